@@ -3,7 +3,7 @@
 # The extras of pyproject.toml that each target installs beside the core.
 RUN_EXTRAS    := server
 BENCH_EXTRAS  := server cluster
-SETUP_EXTRAS  := dev server cluster s3 s3-dev browser spark-local spark-dev lake
+SETUP_EXTRAS  := dev server cluster s3 s3-dev sqs-dev browser spark-local spark-dev lake
 CHECK_EXTRAS  := $(SETUP_EXTRAS)
 TEST_EXTRAS   := $(SETUP_EXTRAS)
 FAULTS_EXTRAS := $(SETUP_EXTRAS)
@@ -27,30 +27,17 @@ PYTHON_PATHS := src tests tools $(if $(wildcard examples/*.py),examples)
 .DEFAULT_GOAL := help
 .PHONY: help run demo setup quick test test-rest test-all mutants sim generate check bench faults dist format clean
 
-help: ## show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' \
-		| while IFS='|' read -r target text; do printf '  make %-9s %s\n' "$$target" "$$text"; done
+##@ Tests, one command for each question (ARGS="-k cursor" chooses some)
 
-run: ## install the light set and serve millstream.db on 127.0.0.1:8080
-	@$(SETUP) $(RUN_EXTRAS)
-	@exec $(BIN)/millstream serve $(ARGS)
-
-demo: ## two servers with a dashboard, a shared canvas and something going on
-	@$(SETUP) $(RUN_EXTRAS)
-	@exec $(BIN)/millstream demo --serve $(ARGS)
-
-setup: ## create .venv with everything the tests and checks need
-	@$(SETUP) $(SETUP_EXTRAS)
-
-quick: ## does my change break a rule? the unit tests, in about 3 minutes (PYTHON=python3.13 for another Python)
+quick: ## Does my change break a rule? The unit tests, in 3 minutes. Another Python: PYTHON=python3.13
 	@$(SETUP) $(TEST_EXTRAS)
 	@$(BIN)/python tools/run_tests.py --tier quick $(ARGS)
 
-test: ## does everything work? a share of every kind of test, in about 10 minutes
+test: ## Does everything work? A share of every kind of test, in 10 minutes.
 	@$(SETUP) $(TEST_EXTRAS)
 	@$(BIN)/python tools/run_tests.py --tier test $(ARGS)
 
-test-all: ## is it ready to land? every test, in about 50 minutes
+test-all: ## Is it ready to land? Every test, in 40 minutes.
 	@$(SETUP) $(TEST_EXTRAS)
 	@$(BIN)/python tools/run_tests.py --tier all $(ARGS)
 
@@ -59,18 +46,15 @@ test-rest:
 	@$(SETUP) $(TEST_EXTRAS)
 	@$(BIN)/python tools/run_tests.py --tier rest $(ARGS)
 
-mutants: ## would the tests notice? plants one fault at a time, and names the test that catches it
+mutants: ## Would the tests notice a fault? Plants one at a time and names the test that catches it.
 	@$(SETUP) $(TEST_EXTRAS)
 	@$(BIN)/python tools/mutants.py $(ARGS)
 
-sim: ## simulate clusters by seed, and check their model: make sim SEEDS=1000 FIRST=0
-	@$(SETUP) $(TEST_EXTRAS)
-	@bash tools/model.sh
-	@MILLSTREAM_SIM_SEEDS=$(SEEDS) MILLSTREAM_SIM_FIRST=$(FIRST) $(BIN)/python -m pytest -q -s tests/simulation $(ARGS)
+faults: ## Does it survive? Kills processes and breaks disks, with other random cases each time.
+	@$(SETUP) $(FAULTS_EXTRAS)
+	@MILLSTREAM_SEED=$${MILLSTREAM_SEED:-random} MILLSTREAM_SPARK_KILLS=$${MILLSTREAM_SPARK_KILLS:-20} MILLSTREAM_FLIPS=$${MILLSTREAM_FLIPS:-all} MILLSTREAM_CLUSTER_ROUNDS=$${MILLSTREAM_CLUSTER_ROUNDS:-10} MILLSTREAM_TAKEOVERS=$${MILLSTREAM_TAKEOVERS:-50} MILLSTREAM_ATTACK_S=$${MILLSTREAM_ATTACK_S:-30} MILLSTREAM_JOB_KILLS=$${MILLSTREAM_JOB_KILLS:-40} MILLSTREAM_COMMAND_KILLS=$${MILLSTREAM_COMMAND_KILLS:-60} MILLSTREAM_JOBS_S=$${MILLSTREAM_JOBS_S:-180} MILLSTREAM_STREAM_MESSAGES=$${MILLSTREAM_STREAM_MESSAGES:-10000000} $(BIN)/python tools/run_tests.py -m "crash or faults" $(ARGS)
 
-generate: ## write the generated files: the nouns of threads, the browser's client, two pages of docs
-	@$(SETUP) $(CHECK_EXTRAS)
-	$(BIN)/python tools/generate.py
+##@ Other checks
 
 check: ## generated files, formatting, lint, types, layers, the style guide
 	@$(SETUP) $(CHECK_EXTRAS)
@@ -84,13 +68,38 @@ check: ## generated files, formatting, lint, types, layers, the style guide
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q tests/unit/test_tidy.py
 
+sim: ## simulate clusters by seed, and check their model: make sim SEEDS=1000 FIRST=0
+	@$(SETUP) $(TEST_EXTRAS)
+	@bash tools/model.sh
+	@MILLSTREAM_SIM_SEEDS=$(SEEDS) MILLSTREAM_SIM_FIRST=$(FIRST) $(BIN)/python -m pytest -q -s tests/simulation $(ARGS)
+
 bench: ## measure the core
 	@$(SETUP) $(BENCH_EXTRAS)
 	@$(BIN)/millstream bench core $(ARGS)
 
-faults: ## does it survive? kills processes and breaks disks, with other random cases each time
-	@$(SETUP) $(FAULTS_EXTRAS)
-	@MILLSTREAM_SEED=$${MILLSTREAM_SEED:-random} MILLSTREAM_SPARK_KILLS=$${MILLSTREAM_SPARK_KILLS:-20} MILLSTREAM_FLIPS=$${MILLSTREAM_FLIPS:-all} MILLSTREAM_CLUSTER_ROUNDS=$${MILLSTREAM_CLUSTER_ROUNDS:-10} MILLSTREAM_TAKEOVERS=$${MILLSTREAM_TAKEOVERS:-50} MILLSTREAM_ATTACK_S=$${MILLSTREAM_ATTACK_S:-30} MILLSTREAM_JOB_KILLS=$${MILLSTREAM_JOB_KILLS:-40} MILLSTREAM_JOBS_S=$${MILLSTREAM_JOBS_S:-180} $(BIN)/python tools/run_tests.py -m "crash or faults" $(ARGS)
+##@ Use it
+
+run: ## install the light set and serve millstream.db on 127.0.0.1:8080
+	@$(SETUP) $(RUN_EXTRAS)
+	@exec $(BIN)/millstream serve $(ARGS)
+
+demo: ## two servers with a dashboard, a shared canvas and something going on
+	@$(SETUP) $(RUN_EXTRAS)
+	@exec $(BIN)/millstream demo --serve $(ARGS)
+
+##@ Develop
+
+setup: ## create .venv with everything the tests and checks need
+	@$(SETUP) $(SETUP_EXTRAS)
+
+generate: ## write the generated files: the nouns of threads, the browser's client, two pages of docs
+	@$(SETUP) $(CHECK_EXTRAS)
+	$(BIN)/python tools/generate.py
+
+format: ## rewrite the sources in our format
+	@$(SETUP) $(CHECK_EXTRAS)
+	$(BIN)/ruff format $(PYTHON_PATHS)
+	$(BIN)/ruff check --fix $(PYTHON_PATHS)
 
 # ARGS="client server" tries only these extras.
 dist: ## build wheel, source archive and npm package, and try the wheel with each extra in an empty environment
@@ -102,11 +111,10 @@ dist: ## build wheel, source archive and npm package, and try the wheel with eac
 	@ls dist/millstream-*
 	$(BIN)/python tools/try_wheel.py $(ARGS)
 
-format: ## rewrite the sources in our format
-	@$(SETUP) $(CHECK_EXTRAS)
-	$(BIN)/ruff format $(PYTHON_PATHS)
-	$(BIN)/ruff check --fix $(PYTHON_PATHS)
-
 clean: ## remove .venv, caches and build output
 	rm -rf .venv .venv-* .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
 	find src tests tools examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+help: ## show this list
+	@awk -F ':.*## ' '/^##@ /{printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' \
+		$(firstword $(MAKEFILE_LIST))

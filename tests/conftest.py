@@ -119,6 +119,7 @@ PARTS: dict[str, Callable[[], str | None]] = {
     "nats": functools.cache(_missing_nats),
     "fuse": functools.cache(_missing_fuse),
     "mounts": functools.cache(_missing_mounts),
+    "zstd": functools.partial(_missing_modules, *extras.EXTRAS["zstd"]),
     "lake": functools.partial(_missing_modules, "deltalake", "pyiceberg", "sqlalchemy"),
 }
 
@@ -143,8 +144,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Adds the option that chooses a tier."""
     parser.addoption(
         "--tier",
-        choices=("short", "long"),
-        help="short: without the tests that tests/long.toml lists; long: these alone",
+        choices=("quick", "short", "long"),
+        help="short: without the long tests of tests/long.toml; quick: without the slow ones either; "
+        "long: the long tests alone",
     )
 
 
@@ -156,8 +158,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chosen: list[pytest.Item] = []
     others: list[pytest.Item] = []
     for item in items:
-        is_chosen = LONG.has(item.nodeid) == (tier == "long")
-        (chosen if is_chosen else others).append(item)
+        (chosen if LONG.is_in(tier, item.nodeid) else others).append(item)
     config.hook.pytest_deselected(items=others)
     items[:] = chosen
 
@@ -186,6 +187,8 @@ def pytest_terminal_summary(
         with open(os.environ["MILLSTREAM_FAILED_TESTS"], "a") as failed:
             failed.writelines(f"{node}\n" for node in nodes)
     terminalreporter.section("to replay")
+    profile = os.environ.get("MILLSTREAM_HYPOTHESIS")  # other counts of examples draw others
+    variables = f"MILLSTREAM_HYPOTHESIS={profile} " if profile else ""
+    variables += f"MILLSTREAM_SEED={config.option.hypothesis_seed}"
     for node in nodes:
-        seed = config.option.hypothesis_seed
-        terminalreporter.line(f"MILLSTREAM_SEED={seed} .venv/bin/pytest {shlex.quote(node)}")
+        terminalreporter.line(f"{variables} .venv/bin/pytest {shlex.quote(node)}")

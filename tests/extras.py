@@ -21,8 +21,25 @@ EXTRAS = {
     "spark-dev": ("duckdb", "grpc", "sqlalchemy"),
     "browser": ("playwright",),
     "s3": ("obstore", "slatedb"),
-    "s3-dev": ("boto3", "flask", "moto"),
+    "s3-dev": ("boto3", "botocore", "flask", "moto"),
+    "sqs-dev": ("awscli", "boto3", "celery", "dramatiq", "dramatiq_sqs", "kombu", "pycurl"),
     "cluster": ("nats",),
+    "zstd": ("zstandard",),
+    "dev": (
+        "aiosqlite",
+        "django",
+        "django_tasks",
+        "fakeredis",
+        "httpx",
+        "huey",
+        "mypy",
+        "opentelemetry",
+        "psycopg",
+        "redis",
+        "rq",
+        "schemathesis",
+        "yaml",
+    ),
 }
 """The extras of pyproject.toml, and the modules that each brings."""
 

@@ -47,9 +47,19 @@ ERRORS_TEXT = """\
 SECTIONS: dict[str, list[str]] = {
     "Stores": ["open", "Millstream", "Durability", "Limits", "SqliteOptions", "SlateOptions"],
     "Logs": [
-        *("Log", "threads.log.Metadata", "PartitionedLog", "Stage", "Record", "RecordBlock"),
+        *("Log", "threads.metadata.Metadata", "PartitionedLog", "Stage", "Record", "RecordBlock"),
         *("Headers", "Item", "Producer", "Retention", "LogInfo", "PartitionOffset"),
+        "SchemaVersion",
         *("record.Extent", "record.Owner", "record.Merged"),
+    ],
+    "Producers": [
+        "LogProducer",
+        "QueueProducer",
+        "PartitionedProducer",
+        "AppendHandle",
+        "PutHandle",
+        "PartitionedHandle",
+        "streaming.options.ProducerSettings",
     ],
     "Cursors": ["Cursor", "PartitionedCursor", "CursorInfo"],
     "Queues": [

@@ -1,4 +1,6 @@
-"""Writes the generated files, or checks them: the nouns of threads, the browser's client, two pages.
+"""Writes the generated files, or checks them.
+
+They are the nouns of threads, the browser's client, two pages, the OpenAPI document, and git's list.
 
 Usage: generate.py [--check]
 
@@ -29,35 +31,13 @@ from tools import api_page, bundle
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "src/millstream/"
 
-GENERATED = (
-    "any_log",
-    "background_run",
-    "cursor",
-    "database",
-    "gathered",
-    "interactive",
-    "job",
-    "job_schedules",
-    "job_steps",
-    "job_store",
-    "job_worker",
-    "jobs",
-    "log",
-    "message_fates",
-    "partitioned",
-    "partitioned_cursor",
-    "queue",
-    "room",
-    "schedules",
-    "signature",
-    "stage",
-    "stored_jobs",
-    "sync",
-    "task",
-    "transaction",
-    "worker",
+HAND_WRITTEN = ("__init__", "concurrency", "opening", "runtime", "worker_runtime")
+"""Modules that are written twice, because coroutines and threads cannot have the same text."""
+
+GENERATED = tuple(
+    sorted({path.stem for path in (ROOT / PACKAGE / "aio").glob("*.py")} - {*HAND_WRITTEN})
 )
-"""Files of threads that are made from the files of coroutines of the same name."""
+"""Modules of threads that are made from the modules of coroutines with the same names."""
 
 NAMES = {
     "AsyncIterator": "Iterator",
@@ -67,6 +47,7 @@ NAMES = {
     "__aiter__": "__iter__",
     "anext": "next",
     "asynccontextmanager": "contextmanager",
+    "drive_async": "drive",
 }
 
 METHODS = {"len": "__len__"}
@@ -199,6 +180,7 @@ def generated(source: str, text: str, target: str) -> str:
 
 
 MAP = "docs/MAP.md"
+OPENAPI = f"{PACKAGE}server/docs/openapi.json"
 
 MAP_HEAD = """# Map
 
@@ -287,6 +269,24 @@ def pages() -> Iterator[tuple[str, str]]:
     """Yield the path and the text of each generated page; pages are made from all sources."""
     yield MAP, map_of(ROOT)
     yield api_page.PAGE, api_page.page_of(ROOT)
+    yield OPENAPI, openapi_document()
+
+
+@functools.cache
+def openapi_document() -> str:
+    """Return the OpenAPI document, made by a process that imports the sources as they are now."""
+    program = (sys.executable, "-m", "millstream.server.docs")
+    return subprocess.run(program, capture_output=True, check=True, text=True).stdout
+
+
+def attributes() -> Iterator[tuple[str, str]]:
+    """Yield the path and the text of git's list of generated files."""
+    threads = (f"{PACKAGE}threads/{name}.py" for name in GENERATED)
+    scripts = (f"{WEB}{name}" for name in ("millstream.js", "millstream.global.js"))
+    paths = (MAP, api_page.PAGE, OPENAPI, *threads, *scripts)
+    lines = (f"{path} linguist-generated\n" for path in paths)
+    head = "# Reviews and counts of lines skip generated files. `make generate` writes this list.\n"
+    yield ".gitattributes", head + "".join(lines)
 
 
 def stale_files(files: Iterator[tuple[str, str]], *, write: bool) -> Iterator[str]:
@@ -307,6 +307,7 @@ def main(arguments: list[str]) -> int:
     stale = list(stale_files(sources(), write=write))
     if write or not stale:
         stale += stale_files(pages(), write=write)
+        stale += stale_files(attributes(), write=write)
     if stale and not write:
         print(f"not as their sources say: {', '.join(stale)}; run `make generate`")
         return 1

@@ -2,18 +2,18 @@
 
 Usage: run_tests.py [--tier quick|test|rest|all] [--suite NAME ...] [--one-by-one] [pytest arguments]
 
-    quick   the unit tests, without the long ones
+    quick   the unit tests, without those that take half a second or longer
     test    a share of every kind of test: everything but the long ones
     rest    everything that `test` leaves out: the long tests, and the property tests in full
     all     every test
 
-`tests/long.toml` says which tests are long. Property tests try fewer examples in `quick` and `test`.
+`tests/long.toml` says which tests are long or slow. Property tests try fewer examples in `quick` and `test`.
 
 A suite is a directory in tests/ that holds tests. Each runs in a pytest of its own, so one that
 dies takes no other with it, and is then counted as failed. A run in which no test ran is a failure.
-The quick suite uses every processor. The others mostly wait, for processes that they started or
-killed: three of them run at the same time (`LANES`). The output of such a suite is shown when it
-ends, in one piece; until then a line a minute says how far it is.
+Four suites run at the same time (`LANES`): the unit tests use every processor, the others mostly wait
+for processes that they started or killed. The output of such a suite is shown when it ends, in one
+piece; until then a line a minute says how far it is.
 
 Ctrl-C, SIGTERM and a closed terminal end the run, and the suites with it: each pytest leads a process
 group of its own, which is interrupted so that tests clean up, and killed if it takes too long. To
@@ -48,23 +48,21 @@ BYTECODE = Path(sys.prefix) / ".bytecode"
 """Where the Pythons of a run keep what they compiled; `make clean` removes it."""
 
 QUICK = "unit"
+WAITING = "integration"
 LANES = (
-    ("property", "browser"),
+    (QUICK, "conformance"),
+    ("spark", "simulation"),
     ("integration", "crash"),
-    ("spark", "conformance", "simulation"),
+    ("browser", "property"),
 )
 """Suites that run one after the other, beside the suites of the other lanes.
 
 The long suites come first. A lane that has ended takes the last suite that waits in another lane.
-With two lanes, two processors were idle for 28 % of `make test`.
+While the unit tests ran before all others, two processors were idle for 23 % of `make test`: the
+Spark tests, which take longest and mostly wait, began last.
 """
 
-ORDER = (QUICK, *(suite for lane in LANES for suite in lane))
-ALONGSIDE = ("-n", str((os.cpu_count() or 1) + 1), "--dist", "loadfile")
-"""How the quick suite shares the processors: each file's tests stay together, and in order.
-
-One process more than there are processors, since some tests wait for others' processes.
-"""
+ORDER = (*(lane[0] for lane in LANES), *(suite for lane in LANES for suite in lane[1:]))
 
 ON_DISK = ("crash", "integration")
 """Suites whose files lie on a disk. The files of the others lie in memory if there is room.
@@ -172,7 +170,7 @@ def memory_folder() -> Path | None:
 def selection(suite: str, tier: str) -> list[str]:
     """Return the arguments by which pytest chooses the tests of a tier in one suite."""
     if tier in ("quick", "test"):
-        return ["--tier", "short"]
+        return ["--tier", "quick" if tier == "quick" else "short"]
     if tier == "rest" and suite != IN_FULL:
         return ["--tier", "long"]
     return []
@@ -226,6 +224,21 @@ class Run:
         return read_report(self.suite, self.report, seconds=seconds, exit_code=exit_code)
 
 
+def spread(suite: str, tier: str) -> list[str]:
+    """Return how pytest spreads the tests of a suite: each file's tests stay together, in order.
+
+    The unit tests have one process more than there are processors, since some tests wait. The long
+    integration tests wait most of the time, and were 26 of the 30 minutes of `rest`: they have two.
+    """
+    if suite == QUICK:
+        processes = (os.cpu_count() or 1) + 1
+    elif suite == WAITING and tier in ("rest", "all"):
+        processes = 2
+    else:
+        return []
+    return ["-n", str(processes), "--dist", "loadfile"]
+
+
 def start(
     suite: str, arguments: Sequence[str], *, reports: Path, is_alone: bool, tier: str = "all"
 ) -> Run:
@@ -235,7 +248,11 @@ def start(
     command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", f"tests/{suite}"]
     if suite not in ON_DISK:
         command += [f"--basetemp={reports / suite}", "-o", "tmp_path_retention_policy=failed"]
-    command += [*(ALONGSIDE if suite == QUICK else ()), *selection(suite, tier), *arguments]
+    command += [
+        *spread(suite, tier),
+        *selection(suite, tier),
+        *arguments,
+    ]
     env = {**environment(os.environ, tier), FAILED_TESTS: str(reports / "failed")}
     print(f"\n── {suite}{' begins' if output else ''} ──", flush=True)
     started = time.perf_counter()
@@ -329,14 +346,25 @@ def format_table(outcomes: Iterable[Outcome]) -> str:
     return "\n".join(lines)
 
 
-def format_failures(failed: Path, seed: str) -> str:
-    """Return the tests that failed, the seed, and the command that runs exactly them again."""
-    if not failed.exists():
+def format_failures(failed: Path, died: Iterable[str], env: Mapping[str, str]) -> str:
+    """Return the tests that failed, the seed, and the command that runs exactly them again.
+
+    The command has every variable of ours: the number of examples changes which ones are drawn.
+    A suite whose pytest died is run again as a whole.
+    """
+    tests = failed.read_text().splitlines() if failed.exists() else []
+    tests = list(dict.fromkeys([*tests, *(f"tests/{suite}" for suite in died)]))
+    if not tests:
         return ""
-    tests = list(dict.fromkeys(failed.read_text().splitlines()))
     names = "\n".join(f"  {test}" for test in tests)
+    variables = [
+        f"{name}={shlex.quote(value)}"
+        for name, value in sorted(env.items())
+        if name.startswith("MILLSTREAM_") and name != FAILED_TESTS
+    ]
     python = os.path.relpath(sys.executable, ROOT)
-    again = " ".join([f"MILLSTREAM_SEED={seed}", python, "-m pytest", *map(shlex.quote, tests)])
+    again = " ".join([*variables, python, "-m pytest", *map(shlex.quote, tests)])
+    seed = env["MILLSTREAM_SEED"]
     return f"failed, with seed {seed}:\n{names}\n\nto run exactly these again:\n  {again}\n"
 
 
@@ -352,15 +380,12 @@ def main() -> int:
     if os.environ.get("MILLSTREAM_SEED", "") in ("", "random"):  # one seed for all suites
         drawn = secrets.randbelow(2**32) if "MILLSTREAM_SEED" in os.environ else 1
         os.environ["MILLSTREAM_SEED"] = str(drawn)
-    if options.one_by_one or (os.cpu_count() or 1) == 1:
-        phases = [[suites]]
-    else:
-        phases = [[[s for s in suites if s == QUICK]], lanes_of([s for s in suites if s != QUICK])]
+    is_one_by_one = options.one_by_one or (os.cpu_count() or 1) == 1
+    lanes = [suites] if is_one_by_one else lanes_of(suites)
     signals = note_signals()
     with tempfile.TemporaryDirectory(prefix="millstream-tests-", dir=memory_folder()) as reports:
         found = {
             outcome.suite: outcome
-            for lanes in phases
             for outcome in run_lanes(
                 lanes,
                 arguments,
@@ -369,8 +394,12 @@ def main() -> int:
                 is_to_end=lambda: bool(signals),
             )
         }
-        failures = format_failures(Path(reports) / "failed", os.environ["MILLSTREAM_SEED"])
-    outcomes = [found[suite] for suite in suites if suite in found]
+        outcomes = [found[suite] for suite in suites if suite in found]
+        failures = format_failures(
+            Path(reports) / "failed",
+            [o.suite for o in outcomes if o.died],
+            environment(os.environ, options.tier),
+        )
     passed = sum(o.passed for o in outcomes)
     failed = sum(o.failed for o in outcomes)
     skipped = sum(o.skipped for o in outcomes)

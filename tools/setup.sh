@@ -109,6 +109,14 @@ say "installing millstream${extras:+[$extras]}"
 
 find "$venv" -path '*/site-packages/pip/*' -name __pycache__ -prune -exec rm -rf {} +
 
+# Clients before 2023 speak the Query protocol to SQS. No other package uses this botocore.
+if [[ " ${missing[*]} " == *" sqs-dev "* ]]; then
+    say "installing botocore 1.29 for tests of the Query protocol"
+    rm -rf "$venv/botocore-1.29"
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile \
+        --no-deps --target "$venv/botocore-1.29" botocore==1.29.165 urllib3==1.26.20
+fi
+
 # The tests of pages drive the system's Chromium.
 if [[ " ${missing[*]} " == *" browser "* ]] && ! command -v chromium >/dev/null; then
     if [[ $(id -u) -eq 0 ]] && command -v apt-get >/dev/null; then

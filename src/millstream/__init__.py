@@ -27,6 +27,7 @@ from millstream.limits import Limits
 from millstream.log.model.block import RecordBlock
 from millstream.queue.model.backoff import Backoff
 from millstream.queue.model.message import Fate, Message, PutResult, QueueInfo, Reject, Retry
+from millstream.queue.model.message_change import MessageChange
 from millstream.queue.model.spec import QueueSpec
 from millstream.record import (
     CursorInfo,
@@ -42,6 +43,7 @@ from millstream.record import (
 from millstream.rooms.events import RoomEvent
 from millstream.rooms.model import InstanceInfo, RoomInfo, RoomMessage
 from millstream.rooms.settings import RoomSettings
+from millstream.schema.history import SchemaVersion
 from millstream.threads.cursor import Cursor
 from millstream.threads.database import Millstream, open
 from millstream.threads.gathered import GatheredJobs
@@ -50,9 +52,19 @@ from millstream.threads.job import Job
 from millstream.threads.job_worker import JobWorker
 from millstream.threads.jobs import Jobs
 from millstream.threads.log import Log
+from millstream.threads.log_consumer import LogConsumer
 from millstream.threads.partitioned import PartitionedLog
 from millstream.threads.partitioned_cursor import PartitionedCursor
+from millstream.threads.producer import (
+    AppendHandle,
+    LogProducer,
+    PartitionedHandle,
+    PartitionedProducer,
+    PutHandle,
+    QueueProducer,
+)
 from millstream.threads.queue import Queue
+from millstream.threads.queue_consumer import QueueConsumer
 from millstream.threads.room import Room
 from millstream.threads.signature import JobGroup, Signature, gather
 from millstream.threads.stage import Stage
@@ -78,6 +90,7 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "AppendHandle",
     "Backoff",
     "RecordBlock",
     "Cursor",
@@ -104,16 +117,24 @@ __all__ = [
     "Later",
     "Limits",
     "Log",
+    "LogConsumer",
+    "LogProducer",
     "LogInfo",
     "Message",
+    "MessageChange",
     "Millstream",
     "MillstreamError",
     "PartitionedCursor",
+    "PartitionedHandle",
     "PartitionedLog",
+    "PartitionedProducer",
     "PartitionOffset",
     "Producer",
     "PutResult",
+    "PutHandle",
     "Queue",
+    "QueueConsumer",
+    "QueueProducer",
     "QueueInfo",
     "QueueSpec",
     "Record",
@@ -125,6 +146,7 @@ __all__ = [
     "RoomInfo",
     "RoomMessage",
     "RoomSettings",
+    "SchemaVersion",
     "SqlResult",
     "SqlRow",
     "SqliteOptions",

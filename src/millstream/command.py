@@ -24,8 +24,9 @@ from millstream.record import SqlResult
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-Action = Literal["read", "put", "write", "admin"]
-"""`put` is for queues alone: to put messages, but neither to read nor to claim them."""
+Action = Literal["read", "put", "write", "admin", "backup"]
+"""`put` is for queues alone: to put messages, but neither to read nor to claim them. `backup` is for
+the store alone: to copy all of it, with tokens and application tables."""
 
 Signed = Annotated[int, "signed"]
 """A field for any 64-bit integer; every other integer of a command is from 0 to 2^63 - 1."""
@@ -129,7 +130,17 @@ class Traits(Struct, frozen=True, kw_only=True):
     tidies: bool = False
     """Whether there may be bytes to delete afterwards."""
     may_be_for_later: bool = False
-    """Whether it may place messages for later (`is_for_later`): its queue is routed before it."""
+    """Whether it may place messages for later (`is_for_later`): the queue is routed before the command
+    runs."""
+    ability: str = ""
+    """The ability that brought the command to the protocol; "": the command is as old as abilities."""
+    step_ability: str = ""
+    """The ability that allowed the command as a step of a transaction."""
+    additions: dict[str, str] = {}  # msgspec copies it
+    """The abilities that brought fields, by the fields: `results`, `spec.group_order`, or one value of
+    a field, `state=cancelled`. A server without the ability would ignore the field, and carry out
+    another command than the caller meant.
+    """
 
 
 class Command(Struct, Generic[T], frozen=True, tag=True):

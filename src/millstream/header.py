@@ -89,7 +89,7 @@ class Headers(Struct, Mapping[str, HeaderValue], metaclass=_Meta, frozen=True, g
         return list(headers.items() if isinstance(headers, dict) else headers)
 
     def replaced(self, name: str, value: HeaderValue) -> Headers:
-        """Return a copy in which one header replaces all headers of this name."""
+        """Return a copy with a single header of this name."""
         headers = self.plain()
         if isinstance(headers, dict):
             return Headers({**headers, name: value})
@@ -100,14 +100,16 @@ class Headers(Struct, Mapping[str, HeaderValue], metaclass=_Meta, frozen=True, g
         return visible(self._last())
 
     def shown(self) -> dict[str, Any] | list[tuple[str, Any]]:
-        """Return the headers as JSON: an object, or pairs if a name repeats; bytes are {"base64": …}."""
+        """Return the headers as JSON: an object, or pairs if a name repeats; bytes are {"base64":
+        …}."""
         headers = self.plain()
         if isinstance(headers, dict):
             return {name: _shown(value) for name, value in headers.items()}
         return [(name, _shown(value)) for name, value in headers]
 
     def plain(self) -> Plain:
-        """The headers as a dict, or as pairs if a name is repeated; not the caller's to change."""
+        """Return the headers as a dict, or as pairs if a name repeats. The caller must not change
+        them."""
         plain = self._plain
         if plain is None:
             held = self.held

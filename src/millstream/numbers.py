@@ -76,7 +76,9 @@ def checked(function: F) -> F:
 
         @wraps(function)
         async def awaited(*arguments: Any, **named: Any) -> Any:
-            return await function(*given(arguments, named), **named)
+            if named or len(arguments) > first:
+                arguments = given(arguments, named)
+            return await function(*arguments, **named)
 
         return cast(F, awaited)
 
@@ -110,6 +112,11 @@ def check_of(annotation: Any) -> Check | None:
             return value
         if len(checks) > 1 and not _is_number(value):
             return checks[0](name, value)
+        if "datetime" in class_names and "int" in kinds and not _is_number(value):
+            raise InvalidInput(
+                f"{name} is a datetime with a time zone, or milliseconds since 1970, not "
+                f"{_shown(value)}"
+            )
         return checks[-1](name, value)
 
     return check

@@ -36,7 +36,7 @@ def partition_name(log: str, partition: int) -> str:
 
 
 def partition_of(name: str) -> tuple[str, int] | None:
-    """Return the log and number in the name of a partition; None for other names."""
+    """Return the log and number in the name of a partition; None if the name has no partition."""
     if PARTITION not in name:
         return None
     match = _FORM.fullmatch(name)

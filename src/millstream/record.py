@@ -22,7 +22,8 @@ Seconds = float | timedelta
 """Durations are seconds, or a `timedelta`."""
 
 Time = datetime | timedelta | int
-"""A time: a `datetime` with a time zone, a `timedelta` for so long ago, or milliseconds since the epoch."""
+"""A time: a `datetime` with a time zone, a `timedelta` for so long ago, or milliseconds since the
+epoch."""
 
 Status = Literal["healthy", "warning", "critical"]
 """How well something is."""
@@ -98,6 +99,7 @@ class _Valued(Protocol):
     def log(self) -> str: ...
     @property
     def offset(self) -> int: ...
+    def _place(self) -> tuple[str, dict[str, Any]]: ...
 
 
 def _value_of(record: _Valued) -> bytes:
@@ -125,8 +127,23 @@ class Legible:
     @overload
     def json(self: _Valued, type: type[T]) -> T: ...
     def json(self: _Valued, type: Any = Any) -> Any:
-        """The value decoded from JSON, checked against a type if one is given."""
-        return msgspec.json.decode(_value_of(self), type=type)
+        """Return the value decoded from JSON, checked against a type if a type is given.
+
+        Raises `InvalidInput`, which names the record, if the value is no JSON or does not fit.
+        """
+        try:
+            return msgspec.json.decode(_value_of(self), type=type)
+        except msgspec.DecodeError as error:
+            wrong = "is not valid JSON"
+            if isinstance(error, msgspec.ValidationError):
+                wrong = f"does not fit {getattr(type, '__name__', type)}"
+            name, data = self._place()
+            raise InvalidInput(f"{name} {wrong}: {error}", **data) from error
+
+    def _place(self: _Valued) -> tuple[str, dict[str, Any]]:
+        """Return what an error calls this object, and the facts that the error carries."""
+        name = f"the record at offset {self.offset} of log {self.log!r}"
+        return name, {"log": self.log, "offset": self.offset}
 
 
 class Record(Legible, Struct, frozen=True, gc=False):
@@ -259,7 +276,7 @@ class Extent(Struct, frozen=True, array_like=True):
     """The id of the log; 0 if there is no log."""
     equal_below: int | None = None
     """Below this offset the log has the records of the log that the caller knew, whose last records
-    were set aside. None if it is the same log or an unrelated one."""
+    were set aside. None if the log is the same, or unrelated."""
 
     def position_of(self, position: int) -> int:
         """Return where a reader continues that stands at a position of the log that it knew."""
@@ -326,7 +343,7 @@ class SqlResult(Struct, frozen=True):
     rowcount: int = -1
     """As of `sqlite3`: the number of changed rows; -1 for a statement that only reads."""
     lastrowid: int | None = None
-    """The rowid of the last row that the transaction has inserted; None if it inserted no row."""
+    """The rowid of the last row that the transaction has inserted; None if no row was inserted."""
 
     def __iter__(self) -> Iterator[SqlRow]:
         return iter(self.rows)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
 from tests.browser.painting import FINDABLE_MS
+
+if TYPE_CHECKING:
+    from millstream.server.serving import Serving
 
 QUIET = (
     "--no-sandbox",
@@ -26,6 +28,8 @@ QUIET = (
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    from millstream.server.serving import running
+
     with running(tmp_path_factory.mktemp("browser") / "store.db", Settings(port=0)) as serving:
         yield serving
 
@@ -42,8 +46,9 @@ class PatientBrowser:
         return context
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser() -> Iterator[PatientBrowser]:
+    """One Chromium for the run: its start takes 3 s of processor time; pages share no context."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:

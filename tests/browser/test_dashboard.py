@@ -215,6 +215,33 @@ def test_a_value_is_shown_as_json_text_and_hex(
     assert page.get_by_role("button", name="Text", exact=True).is_disabled()
 
 
+def test_records_of_a_log_with_a_schema_are_shown_as_fields(
+    page: Any, server: Serving, ms: Millstream
+) -> None:
+    complaints = watch(page)
+    typed = ms.log("typed")
+    typed.append("from before the schema")
+    typed.set_schema(
+        {
+            "type": "object",
+            "properties": {"id": {"type": "integer"}, "note": {"type": "string"}},
+            "required": ["id"],
+        }
+    )
+    typed.append_many([{"id": LARGE, "note": "<b>late</b>"}, {"id": 2, "more": True}])
+    go(page, server, "logs", "typed")
+    page.wait_for_selector("td[data-label=note]")
+    assert cells(page, "table.records th")[-2:] == ["id", "note"]
+    assert cells(page, "td[data-label=id]") == ["2", str(LARGE)]  # digit for digit
+    assert cells(page, "td[data-label=note]") == ["", "<b>late</b>"]
+    assert cells(page, "td[data-label=value]") == ["from before the schema"]
+    page.get_by_text("Schema: 2 fields, version 1").click()
+    assert cells(page, "details.schema td[data-label=type]") == ["integer", "string"]
+    assert cells(page, "details.schema td[data-label=required]") == ["yes", "no"]
+    assert complaints == []
+    typed.delete()
+
+
 def test_a_log_is_followed_as_it_grows_until_a_record_is_opened(
     page: Any, server: Serving, ms: Millstream, orders: str
 ) -> None:

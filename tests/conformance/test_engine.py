@@ -374,6 +374,7 @@ def test_an_engine_can_do_what_it_declares(engine: Engine) -> None:
         assert hasattr(writer, "record_changes") == ("changesets" in engine.abilities)
         assert hasattr(writer, "apply_changes") == ("changesets" in engine.abilities)
     assert hasattr(engine, "exchange") == ("exchange" in engine.abilities)
+    assert hasattr(engine, "pages") == hasattr(engine, "verify") == ("pages" in engine.abilities)
     assert hasattr(engine, "pace_s") == ("paced" in engine.abilities)
     assert hasattr(engine, "scrub_stages") == ("scrub" in engine.abilities)
     assert hasattr(engine, "suspend") == hasattr(engine, "resume") == ("forks" in engine.abilities)

@@ -10,7 +10,7 @@ import sys
 from datetime import timedelta
 from typing import Any
 
-from millstream import Jobs, Task
+from millstream import Jobs, Reject, Task
 
 LEASE_S = 1.0
 SCHEDULES = 5
@@ -29,6 +29,17 @@ def define(jobs: Jobs) -> dict[str, Task[..., Any, Any]]:
         print("total", len(numbers), flush=True)
         return sum(numbers)
 
+    @jobs.task(name="refuses", max_attempts=1_000, backoff=0)
+    def refuses(n: int) -> int:
+        print("refuses", n, flush=True)
+        raise Reject("never")
+
+    @jobs.task(name="count", max_attempts=1_000, backoff=0)
+    def count(results: list[Any]) -> list[int]:
+        print("count", len(results), flush=True)
+        refused = sum(isinstance(each, dict) and each["kind"] == "Reject" for each in results)
+        return [len(results), refused]
+
     @jobs.task(name="limited", max_attempts=1_000, backoff=0, limits={"key": "key", "running": 2})
     def limited(key: str, n: int) -> int:
         print("limited", key, flush=True)
@@ -40,7 +51,8 @@ def define(jobs: Jobs) -> dict[str, Task[..., Any, Any]]:
 
     for number in range(SCHEDULES):
         jobs.every(timedelta(seconds=1), name=f"s{number}", missed="all", args=[number])(tick)
-    return {"square": square, "total": total, "limited": limited}
+    tasks: list[Task[..., Any, Any]] = [square, total, limited, refuses, count]
+    return {task.task_name: task for task in tasks}
 
 
 def main(path: str) -> None:

@@ -21,7 +21,7 @@ from millstream.format import keys
 from millstream.log.rules.retention import tend
 from millstream.replica import commands as r
 from millstream.replica.chain import ZERO, Chain, Mark
-from millstream.replica.forks import aside, fork, transfer
+from millstream.replica.forks import fork, setting_aside, transfer
 from millstream.store.store import Store
 from millstream.testing import Crash, Faults, MemoryEngine, Probe, SimulatedClock, memory_store
 from millstream.threads.database import Millstream
@@ -39,7 +39,7 @@ ASIDE = "a~fork-0-00000000"
 
 @pytest.fixture(autouse=True)
 def the_same_names_in_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aside.secrets, "token_hex", lambda _: "0" * 8)
+    monkeypatch.setattr(setting_aside.secrets, "token_hex", lambda _: "0" * 8)
 
 
 def origin() -> r.Parcel:

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 import millstream
-from millstream import Jobs, gather
+from millstream import JobFailed, Jobs, gather
 from millstream.doctor import examine
 from millstream.jobs.key_limits import KEY_HEADER
 from millstream.record import wall_ms_of
@@ -52,6 +52,10 @@ def test_workers_that_are_killed_lose_no_job_and_fire_each_tick_once(tmp_path: P
         singles = square.put_many([(n,) for n in range(200)])
         chains = [square.s(n).then(square.s()).put() for n in range(20)]
         groups = [gather([square.s(n) for n in range(10)], then=total.s()).put() for _ in range(3)]
+        members = [square.s(n).then(square.s()) for n in range(50)]
+        members += [tasks["refuses"].s(n) for n in range(50)]
+        collecting = gather(members, on_failure="collect", then=tasks["count"].s()).put()
+        failing = gather(members, then=total.s()).put()
         keyed = limited.put_many([(f"k{n % 5}", n) for n in range(100)])
 
         running = [worker(path) for _ in range(WORKERS)]
@@ -82,6 +86,10 @@ def test_workers_that_are_killed_lose_no_job_and_fire_each_tick_once(tmp_path: P
             assert [c.result(timeout=ANSWER_S) for c in chains] == [n**4 for n in range(20)]
             assert {group.result(timeout=ANSWER_S) for group in groups} == {285}
             assert {group.done() for group in groups} == {11}
+            assert collecting.result(timeout=ANSWER_S) == [100, 50]
+            assert collecting.done() == 101
+            with pytest.raises(JobFailed, match="Reject: never"):
+                failing.result(timeout=ANSWER_S)
             assert [job.result(timeout=ANSWER_S) for job in keyed] == list(range(100))
         check_ticks(jobs)
     report = examine(path)

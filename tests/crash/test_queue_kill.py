@@ -3,6 +3,7 @@
 - Every message is done in the end; none is acknowledged twice.
 - No attempt is handed out twice.
 - What belongs together is acknowledged in order, where the queue promises it.
+- The log of changes, of a queue that has one, tells each claim and each end once.
 - The doctor finds the store healthy: no payload missing, none left over.
 """
 
@@ -19,6 +20,7 @@ from typing import Any
 import pytest
 
 import millstream
+from millstream import MessageChange
 from millstream.doctor import examine
 from tests.crash import consumer
 
@@ -32,6 +34,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "ordered": {"group_by": "group"},
     "fair": {"group_by": "group", "group_in_flight": 0},
     "priority": {"priority_by": "priority"},
+    "changes": {"changes": "changes"},
 }
 
 
@@ -82,8 +85,23 @@ def test_consumers_that_are_killed_lose_and_double_nothing(
     acked = Counter(fact[3] for fact in facts if fact[0] == "acked")
     assert max(held.values()) == 1, "an attempt was given out twice"
     assert max(acked.values()) == 1, "an acknowledgement was accepted twice"
+    if "changes" in KINDS[kind]:
+        _changes_are_told_once(path, held, acked)
     report = examine(path)
     assert report.healthy, report.problems
+
+
+def _changes_are_told_once(path: Path, held: Counter[tuple[Any, ...]], acked: Counter[str]) -> None:
+    with millstream.open(path) as ms:
+        told = list(ms.log("changes").read(type=MessageChange))
+    claimed = Counter((each.message, each.attempt) for each in told if each.change == "claimed")
+    ended = Counter((each.message, each.attempt) for each in told if each.attempt) - claimed
+    assert max(claimed.values()) == 1
+    assert held.keys() <= claimed.keys()
+    assert ended == claimed, "each claim has one end"
+    assert Counter(each.change for each in told)["put"] == MESSAGES
+    done = {each.log_offset for each in told if each.change == "done"}
+    assert done == set(range(MESSAGES)) >= {int(text[1:]) for text in acked}
 
 
 def _killed(path: Path, seed: int, chance: random.Random) -> list[tuple[str, int, int, str]]:

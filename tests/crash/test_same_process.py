@@ -263,3 +263,31 @@ def test_another_database_of_the_process_is_left_alone(tmp_path: Path) -> None:
         with pytest.raises(TypeError):
             sqlite3.connect(3.5)  # type: ignore[arg-type]
         assert len(values(ms)) == 3
+
+
+LEFT_OPEN = """
+import sys, threading, millstream
+
+def hold():
+    ms = millstream.open(sys.argv[1])
+    ms.log("orders").append(b"last")
+    is_open.set()
+    threading.Event().wait()
+
+is_open = threading.Event()
+threading.Thread(target=hold, daemon=True).start()
+is_open.wait()
+"""
+
+
+def test_a_store_that_a_thread_still_holds_is_left_whole_when_the_process_ends(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "held.db"
+
+    run = subprocess.run([sys.executable, "-c", LEFT_OPEN, str(path)], capture_output=True)
+
+    assert (run.returncode, run.stderr) == (0, b"")
+    with millstream.open(path) as ms:
+        assert values(ms) == [b"last"]
+    assert_healthy(path)

@@ -27,6 +27,25 @@ def fill(log: millstream.Log) -> int:
             return log.end_offset()
 
 
+def fill_singly(log: millstream.Log) -> None:
+    """Hand in records until the producer ends: stored records are in front, and no others exist."""
+    handles = []
+    producer = log.producer(retry_for=0, in_flight=200)
+    try:
+        while True:
+            handles.append(producer.append(os.urandom(1_000)))
+    except DiskFull:
+        pass
+    errors = []
+    for at, handle in enumerate(handles):
+        try:
+            assert handle.offset() == at
+        except DiskFull as error:
+            errors.append(error)
+    assert errors
+    assert log.end_offset() == len(handles) - len(errors)
+
+
 def main(file: Path) -> None:
     """Fill the disk, and do all that must work then."""
     with millstream.open(file) as ms:
@@ -38,6 +57,12 @@ def main(file: Path) -> None:
         Probe(ms).store.engine.checkpoint(nullcontext())
         jobs.ack(jobs.claim(1))
         log.truncate(before=stored)
+        Probe(ms).upkeep()
+        Probe(ms).store.engine.upkeep(nullcontext())
+        fill_singly(ms.log("b"))
+        with jobs.consumer(timeout=0) as consumer:
+            assert list(consumer) == []
+        ms.log("b").truncate(before=ms.log("b").end_offset())
         Probe(ms).upkeep()
         Probe(ms).store.engine.upkeep(nullcontext())
         assert fill(log) > stored

@@ -70,6 +70,14 @@ def signal_server(servers: Servers, number: int, what: signal.Signals) -> None:
     process_id = servers.all[number].process_id
     assert process_id is not None
     os.kill(process_id, what)
+    while what == signal.SIGSTOP and not is_stopped(process_id):
+        pass  # a busy machine stops it a moment later
+
+
+def is_stopped(process_id: int) -> bool:
+    """Return whether the kernel has stopped every thread of a process."""
+    threads = Path(f"/proc/{process_id}/task").glob("*/stat")
+    return all(thread.read_text().rpartition(")")[2].split()[0] == "T" for thread in threads)
 
 
 def test_a_reader_whose_nearest_server_has_not_caught_up_asks_the_leading_one(

@@ -76,6 +76,28 @@ def test_every_view_is_there_when_it_is_opened_again(address: str) -> None:
         assert len(ms.queue("jobs").claim(100)) == 16
 
 
+def test_producers_and_consumers_work_on_a_bucket(address: str) -> None:
+    with millstream.open(address) as ms:
+        jobs, orders = ms.create_queue("jobs"), ms.log("orders")
+        with jobs.producer() as puts, orders.producer() as appends:
+            for number in range(500):
+                puts.put(number)
+                last = appends.append(number)
+        assert last.offset() == 499
+        with jobs.consumer(timeout=0) as consumer:
+            for message in consumer:
+                consumer.ack(message)
+                if message.json() == 299:
+                    break
+        with orders.consumer("billing", start="earliest", timeout=0, auto_ack=True) as records:
+            assert [record.json() for record in records] == [*range(500)]
+        assert jobs.info().in_flight == 0
+    with millstream.open(address) as ms:
+        assert ms.log("orders").cursor("billing").info().lag == 0
+        with ms.queue("jobs").consumer(timeout=0, auto_ack=True) as rest:
+            assert [message.json() for message in rest] == [*range(300, 500)]
+
+
 def test_a_reader_follows_the_writer(address: str) -> None:
     with millstream.open(address) as ms:
         ms.log("orders").append_many([b"%d" % n for n in range(100)])

@@ -9,10 +9,13 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
+import pytest
 
 import millstream
+from millstream.server.auth.tokens import create_token
 from tests.integration.programs import program
 
 PROCESSES = 2
@@ -177,6 +180,31 @@ def _is_alive(number: int) -> bool:
 def failed_start(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "millstream", "serve", *options]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+
+
+def test_every_process_verifies_the_signatures_of_sqs(tmp_path: Path) -> None:
+    session = pytest.importorskip("boto3").Session()
+    with millstream.open(tmp_path / "store.db") as ms:
+        made, text = create_token(ms, "worker", ["admin"])
+    with program(tmp_path, "--processes", str(PROCESSES), "--auth", "on") as (_, url):
+        for number in range(8):  # a new connection each time, for either process
+
+            def client(secret: str) -> Any:
+                return session.client(
+                    "sqs",
+                    endpoint_url=url,
+                    region_name="us-east-1",
+                    aws_access_key_id=made.id,
+                    aws_secret_access_key=secret,
+                )
+
+            queue = client(text).create_queue(QueueName="mail")["QueueUrl"]
+            client(text).send_message(QueueUrl=queue, MessageBody=str(number))
+            (message,) = client(text).receive_message(QueueUrl=queue)["Messages"]
+            assert message["Body"] == str(number)
+            client(text).delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])
+            with pytest.raises(Exception, match="SignatureDoesNotMatch"):
+                client(text[::-1]).list_queues()
 
 
 def test_a_reason_not_to_serve_is_printed_once(tmp_path: Path) -> None:

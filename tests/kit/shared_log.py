@@ -126,7 +126,7 @@ class SimulatedDoor:
             self.wait(timeout_s)
         with log.changed:
             if self.wait is None and timeout_s:
-                log.changed.wait_for(lambda: log.last > after or self._closed, timeout_s)
+                log.changed.wait_for(lambda: log.last != after or self._closed, timeout_s)
             self._check(after)
             last = log.last if self.seen is None else min(log.last, max(self.seen, after))
             entries: list[Stored] = []

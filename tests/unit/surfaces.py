@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any
 
 import millstream
@@ -15,6 +15,12 @@ from millstream.aio.worker import Worker
 
 SURFACES = ("threads", "coroutines")
 NOUNS = (
+    aio.AppendHandle,
+    aio.LogProducer,
+    aio.PartitionedHandle,
+    aio.PartitionedProducer,
+    aio.PutHandle,
+    aio.QueueProducer,
     aio.Cursor,
     aio.GatheredJobs,
     aio.Job,
@@ -27,10 +33,12 @@ NOUNS = (
     aio.PartitionedCursor,
     aio.PartitionedLog,
     aio.Queue,
+    aio.QueueConsumer,
     aio.Room,
     aio.Stage,
     aio.Transaction,
     Worker,
+    AbstractAsyncContextManager,
 )
 
 

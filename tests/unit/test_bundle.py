@@ -83,3 +83,46 @@ def test_a_file_that_exists_is_not_overwritten(store: Path, tmp_path: Path) -> N
     with pytest.raises(CannotOpen, match="name another file"):
         write_bundle(bundle, store, examine(store))
     assert bundle.read_text() == "precious"
+
+
+def test_log_lines_keep_events_and_numbers_and_lose_every_name(store: Path, tmp_path: Path) -> None:
+    lines = [
+        {
+            "time": "2026-11-18T05:15:13.120Z",
+            "level": "warning",
+            "event": "slow_command",
+            "logger": "millstream.server",
+            "time_ms": 1,
+            "command": "Append",
+            "client": PRIVATE,
+            "log": PRIVATE,
+            "ms": 1_200,
+            "waited_for": "writer turn",
+        },
+        {
+            "event": "request_failed",
+            "logger": "millstream.server",
+            "error": "KeyError",
+            "where": f"/home/{PRIVATE}/site-packages/millstream/server/core.py:12",
+        },
+        {"event": "request_failed", "logger": "millstream.server", "where": f"/{PRIVATE}/a.py:3"},
+        {"event": "request", "path": f"/logs/{PRIVATE}", "status": 200, "principal": PRIVATE},
+        {"event": f"error in {PRIVATE}", "logger": "uvicorn.error", "error": PRIVATE},
+        {"event": f"text: {PRIVATE}?", "logger": "millstream.server", PRIVATE + "!": 1},
+        {"event": {"nested": PRIVATE}, "logger": f"{PRIVATE}"},
+    ]
+    texts = [msgspec.json.encode(line) + b"\n" for line in lines]
+    bundle = tmp_path / "facts.zip"
+    log_lines = [b"no JSON " + PRIVATE.encode(), b"", *texts]
+    write_bundle(bundle, store, examine(store), environ={}, log_lines=log_lines)
+    content = parts_of(bundle)["log_lines.json"]
+    assert PRIVATE.encode() not in content
+    facts = msgspec.json.decode(content)
+    assert facts["unreadable"] == 1
+    slow, failed, elsewhere, request, *_ = facts["lines"]
+    assert (slow["event"], slow["command"], slow["ms"]) == ("slow_command", "Append", 1_200)
+    assert slow["waited_for"] == "writer turn"
+    assert (failed["error"], failed["where"]) == ("KeyError", "millstream/server/core.py:12")
+    assert elsewhere["where"] == "a.py:3"
+    assert (request["event"], request["status"]) == ("request", 200)
+    assert len(facts["lines"]) == len(lines)

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import re
+import sys
+from itertools import chain
+from pathlib import Path
+
 import pytest
 
 from tests import extras
+
+OURS = ("millstream", "millstream_command", "tests", "tools")
+CORE = {"apsw", "blake3", "google_crc32c", "lark", "msgspec", "rich", "typer"}
+TESTING = {"hypothesis", "packaging", "pytest"}
+"""Modules that every run of the tests has."""
+PROGRAMS = {"outbox_django", "shop_tasks"}
+"""Modules that a test writes for another process."""
 
 
 @pytest.fixture(autouse=True)
@@ -34,3 +46,20 @@ def test_an_error_of_another_kind_and_a_module_of_ours_are_no_reason() -> None:
 def test_an_extra_that_is_required_is_no_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILLSTREAM_REQUIRE", "spark,imaginary")
     assert extras.missing_extra(error_from("no_such_module")) is None
+
+
+def test_every_module_that_a_test_imports_belongs_to_an_extra() -> None:
+    known = {
+        *sys.stdlib_module_names,
+        *OURS,
+        *CORE,
+        *TESTING,
+        *PROGRAMS,
+        *chain(*extras.EXTRAS.values()),
+    }
+    imported = {
+        module
+        for path in Path(extras.__file__).parent.rglob("test_*.py")
+        for module in re.findall(r"^(?:from|import) (\w+)", path.read_text(), re.MULTILINE)
+    }
+    assert imported - known == set()

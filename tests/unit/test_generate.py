@@ -23,7 +23,7 @@ def test_the_generated_files_are_up_to_date(capsys: pytest.CaptureFixture[str]) 
 @pytest.fixture
 def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The files in question, in a place where they can be changed."""
-    for path in ("pyproject.toml", generate.MAP, api_page.PAGE):
+    for path in ("pyproject.toml", ".gitattributes", generate.MAP, api_page.PAGE):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / path, tmp_path / path)
     shutil.copytree(
@@ -44,6 +44,17 @@ def test_a_change_of_either_file_is_noticed_and_made_good(
     assert generate.main([]) == 0
     assert generate.main(["--check"]) == 0
     assert ('"The log ({self' in (copy / "threads/log.py").read_text()) == (changed == "aio/log.py")
+
+
+def test_git_knows_every_generated_file(
+    copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listed = (tmp_path / ".gitattributes").read_text()
+    for path in [path for path, _ in (*generate.sources(), *generate.pages())]:
+        assert f"\n{path} linguist-generated\n" in listed
+    (tmp_path / ".gitattributes").write_text(listed.replace("threads/job.py", "threads/jab.py"))
+    assert generate.main(["--check"]) == 1
+    assert "not as their sources say: .gitattributes" in capsys.readouterr().out
 
 
 def test_a_file_that_is_missing_is_made(copy: Path) -> None:

@@ -14,8 +14,17 @@ import pytest
 
 from tests.long_tests import LongTests
 from tools import run_tests
-from tools.run_tests import Outcome, environment, find_suites, lanes_of, run_lanes, selection
+from tools.run_tests import (
+    Outcome,
+    environment,
+    find_suites,
+    format_failures,
+    lanes_of,
+    run_lanes,
+    selection,
+)
 
+CHECKOUT = Path(__file__).resolve().parents[2]
 Suite = Callable[[str, str], None]
 
 MEETING = """
@@ -208,7 +217,7 @@ def test_every_suite_is_in_one_lane_and_unknown_ones_are_run_too() -> None:
 
     assert sorted(suite for lane in lanes for suite in lane) == sorted(suites)
     assert "another" in lanes[0]
-    assert "spark" in lanes[-1]
+    assert "spark" in [lane[0] for lane in lanes], "it takes longest, and must begin at once"
 
 
 def test_pythons_of_a_run_share_their_bytecode_also_where_the_caller_writes_none() -> None:
@@ -227,6 +236,7 @@ def test_a_tier_tries_few_examples_unless_the_caller_says_otherwise() -> None:
 
 
 def test_two_tiers_run_every_test_between_them() -> None:
+    assert selection("unit", "quick") == ["--tier", "quick"]
     assert selection("crash", "test") == ["--tier", "short"]
     assert selection("crash", "rest") == ["--tier", "long"]
     assert selection("property", "rest") == [], "the property tests run again, in full"
@@ -252,8 +262,19 @@ def test_a_failing_run_ends_with_the_command_that_repeats_its_failures(
     tail = run.stdout.partition("failed, with seed ")[2]
     assert tail.startswith("1:\n  tests/one/test_one.py::test_bad\n")
     again = tail.splitlines()[-3].strip()
-    assert again.startswith("MILLSTREAM_SEED=1 ")
+    assert "MILLSTREAM_SEED=1 " in again
     assert again.endswith(" -m pytest tests/one/test_one.py::test_bad")
+
+
+def test_the_repeating_command_has_the_examples_and_the_settings_of_the_run(tmp_path: Path) -> None:
+    (tmp_path / "failed").write_text("tests/unit/test_x.py::test_y[a b]\n")
+    env = environment({"MILLSTREAM_SEED": "7", "MILLSTREAM_FLIPS": "all", "HOME": "/"}, "quick")
+
+    again = format_failures(tmp_path / "failed", ["crash"], env).splitlines()[-1].strip()
+
+    assert again.startswith("MILLSTREAM_FLIPS=all MILLSTREAM_HYPOTHESIS=short MILLSTREAM_SEED=7 ")
+    assert again.endswith(" -m pytest 'tests/unit/test_x.py::test_y[a b]' tests/crash")
+    assert format_failures(tmp_path / "none", [], env) == ""
 
 
 def test_a_test_is_long_if_the_list_names_it_or_what_it_lies_in() -> None:
@@ -273,6 +294,27 @@ def test_a_test_is_long_if_the_list_names_it_or_what_it_lies_in() -> None:
     assert not listed.has("tests/crash/test_b.py::test_xy")
 
 
+def test_the_quick_tier_leaves_out_slow_tests_and_long_ones() -> None:
+    listed = LongTests(
+        frozenset({"tests/unit/test_a.py::test_long"}),
+        slow=frozenset({"tests/unit/test_a.py::test_slow"}),
+        slow_cases=(("tests/unit", "remote"),),
+    )
+    tiers = {
+        name: [tier for tier in ("quick", "short", "long") if listed.is_in(tier, node)]
+        for name in ("long[case]", "slow[case]", "fast[case]", "fast[remote-case]", "long[remote]")
+        if (node := f"tests/unit/test_a.py::test_{name}")
+    }
+
+    assert tiers == {
+        "long[case]": ["long"],
+        "slow[case]": ["short"],
+        "fast[case]": ["quick", "short"],
+        "fast[remote-case]": ["short"],
+        "long[remote]": ["long"],
+    }
+
+
 def test_the_list_of_long_tests_names_no_file_that_is_not_there(tmp_path: Path) -> None:
     LongTests.load(run_tests.TESTS / "long.toml")
     (tmp_path / "long.toml").write_text('tests = ["tests/gone/test_a.py"]\n')
@@ -290,3 +332,17 @@ def test_files_lie_in_memory_only_where_there_is_room(
     assert run_tests.memory_folder() is None
     monkeypatch.setattr(run_tests, "MEMORY", tmp_path / "none")
     assert run_tests.memory_folder() is None
+
+
+def test_each_promise_keeps_a_test_in_make_test() -> None:
+    """Every section and every bold promise of docs/GUARANTEES.md that names tests names a short one."""
+    long = LongTests.load(CHECKOUT / "tests/long.toml")
+    promises = re.split(r"\n(?=\*\*|##)", (CHECKOUT / "docs/GUARANTEES.md").read_text())
+    named = {promise: re.findall(r"`([a-z]+/[\w/]+\.py[\w:]*)`", promise) for promise in promises}
+    unguarded = [
+        promise.splitlines()[0]
+        for promise, tests in named.items()
+        if tests and all(long.has(f"tests/{test}") for test in tests)
+    ]
+    assert sum(map(len, named.values())) > 100
+    assert unguarded == []

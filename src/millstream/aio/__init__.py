@@ -22,10 +22,21 @@ from millstream.aio.interactive import InteractiveTransaction
 from millstream.aio.job import Job
 from millstream.aio.job_worker import JobWorker
 from millstream.aio.jobs import Jobs
-from millstream.aio.log import Log, Metadata
+from millstream.aio.log import Log
+from millstream.aio.log_consumer import LogConsumer
+from millstream.aio.metadata import Metadata
 from millstream.aio.partitioned import PartitionedLog
 from millstream.aio.partitioned_cursor import PartitionedCursor
+from millstream.aio.producer import (
+    AppendHandle,
+    LogProducer,
+    PartitionedHandle,
+    PartitionedProducer,
+    PutHandle,
+    QueueProducer,
+)
 from millstream.aio.queue import Queue
+from millstream.aio.queue_consumer import QueueConsumer
 from millstream.aio.room import Room
 from millstream.aio.signature import JobGroup, Signature, gather
 from millstream.aio.stage import Stage
@@ -33,6 +44,7 @@ from millstream.aio.task import Task
 from millstream.aio.transaction import Transaction
 
 __all__ = [
+    "AppendHandle",
     "Cursor",
     "GatheredJobs",
     "JobGroup",
@@ -41,11 +53,18 @@ __all__ = [
     "JobWorker",
     "Jobs",
     "Log",
+    "LogConsumer",
+    "LogProducer",
     "Metadata",
     "Millstream",
     "PartitionedCursor",
+    "PartitionedHandle",
     "PartitionedLog",
+    "PartitionedProducer",
+    "PutHandle",
     "Queue",
+    "QueueConsumer",
+    "QueueProducer",
     "Room",
     "Signature",
     "Stage",

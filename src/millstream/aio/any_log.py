@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from millstream.command import AsyncSession
 from millstream.errors import InvalidInput
@@ -11,6 +11,9 @@ from millstream.numbers import checked_numbers
 from millstream.record import LogInfo, Retention, Seconds, retention_of, to_ms
 from millstream.rooms.commands import BrowserRight, MintBrowserTicket
 from millstream.rooms.model import NounTicket
+from millstream.schema.evolution import conflicts_with
+from millstream.schema.history import SchemaMode, SchemaVersion, check_mode
+from millstream.schema.source import schema_of
 
 
 @checked_numbers
@@ -57,6 +60,42 @@ class AnyLog:
 
     async def _set(self, rules: Retention) -> None:
         await self._session.execute(c.SetRetention(self.name, rules))
+
+    async def schema(self) -> SchemaVersion | None:
+        """Return the newest version of the log's schema; None without a schema."""
+        versions = await self.schemas()
+        return versions[-1] if versions else None
+
+    async def schemas(self) -> list[SchemaVersion]:
+        """Return the versions of the log's schema, the oldest first.
+
+        A record was checked against the newest version whose `start` is at or before its offset. For a
+        log with partitions the offsets are those of the first partition.
+        """
+        return await self._session.execute(c.GetSchemas(self.name))
+
+    async def set_schema(
+        self, schema: Any, *, mode: SchemaMode = "enforce", force: bool = False
+    ) -> SchemaVersion:
+        """Give the log a schema, or its schema another version, and return the newest version.
+
+        `schema` is a msgspec struct, a dataclass, a TypedDict, a JSON Schema or an Avro schema (as a
+        dict or text). From then on each record must be JSON that fits, else `InvalidInput` names the
+        field; with `mode="warn"` such a record is stored, counted and logged. A version of the log that
+        is set again changes nothing but the mode. A change that is not compatible raises `InvalidInput`
+        with each conflict, unless `force` is True. docs/SCHEMAS.md has the rules.
+        """
+        command = c.SetSchema(self.name, schema_of(schema), check_mode(mode), force)
+        return await self._session.execute(command)
+
+    async def check_schema(self, schema: Any) -> list[str]:
+        """Return a sentence for each conflict of a schema with that of the log; nothing is changed."""
+        versions = await self.schemas()
+        return conflicts_with([version.schema for version in versions], schema_of(schema))
+
+    async def delete_schema(self) -> bool:
+        """Forget the schema and its versions: any value may be appended; False without a schema."""
+        return await self._session.execute(c.DeleteSchema(self.name))
 
     async def enforce_retention(self) -> int:
         """Forget now what may be forgotten, rather than in the background; how many went."""

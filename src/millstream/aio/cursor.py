@@ -42,6 +42,9 @@ class Source(Protocol):
     def read(self, start: int | None = None, stop: int | None = None) -> AsyncIterator[Record]:
         """The records in [start, stop)."""
 
+    def read_next(self, start: int, stop: int | None = None) -> AsyncIterator[Record]:
+        """The records from `start` on, up to `stop` or as many as fit into one answer."""
+
     async def start_offset(self) -> int:
         """Return the first offset with a record."""
 
@@ -115,8 +118,10 @@ class Cursor:
         records, end = await self._take(n)
         if records or wait is None or n < 1:
             return records
-        arrived = await self._source.wait(end, timeout=wait, log_id=self.progress.log_id)
-        return (await self._take(n))[0] if arrived else []
+        log_id = self.progress.log_id
+        if not await self._source.wait(end, timeout=wait, log_id=log_id):
+            return []
+        return (await self._take(n, Extent(0, end + n, log_id)))[0]
 
     async def ack(self, records: Acknowledged) -> None:
         """Mark a record, an offset, or several as processed; in any order, and repeatedly.
@@ -208,12 +213,18 @@ class Cursor:
         """Forget the cursor; False if it was gone already."""
         return await self._session.execute(c.DeleteCursor(self._source.name, self.name))
 
-    async def _take(self, n: int) -> tuple[list[Record], int]:
-        """Return the next records and the end of the log at this moment; an error moves nothing."""
+    async def _take(self, n: int, expected: Extent | None = None) -> tuple[list[Record], int]:
+        """Return the next records and the end of the log at this moment; an error moves nothing.
+
+        With an expected extent the first read comes before the look at the extent. Each read is
+        followed by a look, so that records of a part that was set aside are not returned.
+        """
         async with self._lock:
             before = self.progress.position
             records: list[Record] = []
             try:
+                if expected is not None:
+                    await self._advance(n, expected, records)
                 while True:
                     extent = await self._source.extent(self.progress.log_id)
                     if extent.equal_below is not None:
@@ -245,7 +256,8 @@ class Cursor:
             self.progress.position = position
             return False
         try:
-            async for record in self._source.read(first, min(stop, first + n - len(records))):
+            stop = min(stop, first + n - len(records))
+            async for record in self._source.read_next(first, stop):
                 records.append(record)
                 self.progress.took(record)
         except Truncated:

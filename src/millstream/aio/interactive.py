@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -40,6 +41,24 @@ class InteractiveTransaction(Steps):
         if turn is None:
             turn = self._begun()
         return await turn.sql(statement, parameters)
+
+    @asynccontextmanager
+    async def savepoint(self) -> AsyncIterator[None]:
+        """Return a block inside the transaction: an exception that leaves it undoes this block alone.
+
+        Its statements are undone and its steps forgotten, and the exception goes on. So the
+        transaction may catch the exception around the block, and go on. Blocks may be nested.
+        """
+        turn = self._begun()
+        await turn.begin_part()
+        steps, then = len(self._steps), len(self._then)
+        try:
+            yield
+        except BaseException:
+            del self._steps[steps:], self._answers[steps:], self._then[then:]
+            await turn.undo_part()
+            raise
+        await turn.keep_part()
 
     async def __aenter__(self) -> Self:
         if self._turn is not None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any, Generic, Literal, TypeVar
 
-from millstream.aio.job_steps import follow
 from millstream.aio.log import Log
 from millstream.aio.queue import Queue
 from millstream.errors import NotFound
 from millstream.jobs.cancelling import cancel_job
+from millstream.jobs.driving import drive_async
 from millstream.jobs.errors import JobCancelled, JobFailed
 from millstream.jobs.job_ids import JobPlace, job_id_of
 from millstream.jobs.job_progress import JobProgress, decode_progress
@@ -129,10 +129,13 @@ class Job(Generic[R_co]):
         done.
         """
         session, place = self._queue.session, JobPlace(self._queue.name, self._put_id)
-        return await follow(cancel_job(place, session.limits), session) is not False
+        return await drive_async(cancel_job(place, session.limits), session.execute) is not False
 
     async def _fate(self) -> Fate:
-        return await self._queue.message(self._put_id)
+        try:
+            return await self._queue.message(self._put_id)
+        except NotFound:  # the queue
+            return Fate(state="unknown")
 
     def _result_of(self, fate: Fate) -> Any:
         if fate.state == "cancelled":

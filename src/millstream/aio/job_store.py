@@ -31,6 +31,8 @@ class JobStore:
         """The definition of each task, by its name."""
         self.results_s = to_ms(keep_results, "keep_results") / 1000
         """How long the results of ended jobs are kept."""
+        if self.results_s < 0:
+            raise InvalidInput(f"keep_results is 0 seconds or more, not {keep_results!r}")
         self._place = place
         self._opened: Millstream | None = None
         self._opened_by = 0

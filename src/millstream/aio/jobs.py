@@ -11,7 +11,6 @@ from millstream.aio.database import Millstream
 from millstream.aio.gathered import GatheredJobs
 from millstream.aio.job import Job
 from millstream.aio.job_schedules import JobSchedules
-from millstream.aio.job_steps import follow
 from millstream.aio.job_store import JobStore
 from millstream.aio.job_worker import JobWorker
 from millstream.aio.queue import Queue
@@ -22,6 +21,7 @@ from millstream.errors import InvalidInput
 from millstream.jobs.cancelling import cancel_member, membership_of
 from millstream.jobs.context import JobContext, current_job
 from millstream.jobs.definition import Pending, TaskDefinition
+from millstream.jobs.driving import drive_async
 from millstream.jobs.job_ids import JobPlace, place_of_job
 from millstream.jobs.key_limits import KeyLimit, LimitsOfTask
 from millstream.jobs.options import ATTEMPTS, QUEUE, RESULTS_S, BackoffLike, options_of
@@ -278,7 +278,9 @@ class Jobs(JobStore):
                 plain.append(cancel_command(queue.name, message, running=True))
                 continue
             place = JobPlace(queue.name, message.id)
-            outcome = await follow(cancel_member(place, membership, session.limits), session)
+            outcome = await drive_async(
+                cancel_member(place, membership, session.limits), session.execute
+            )
             total += outcome is not False
         outcomes = await session.execute(Transact(plain)) if plain else []
         return total + sum(outcome is not False for outcome in outcomes)

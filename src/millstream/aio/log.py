@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar, Unpack, overload
 
 from millstream.aio.any_log import AnyLog
 from millstream.aio.cursor import Cursor, open_cursor
-from millstream.aio.runtime import Entries, Indexed
+from millstream.aio.log_consumer import LogConsumer
+from millstream.aio.metadata import Metadata
+from millstream.aio.producer import LogProducer
+from millstream.aio.runtime import Indexed
 from millstream.aio.stage import Stage, open_stage
 from millstream.command import AsyncSession
 from millstream.errors import InvalidInput, OutOfRange, Truncated
-from millstream.format.packing import Single, check_json, pack_many, pack_single
+from millstream.format.packing import Single, pack_many, pack_single
 from millstream.header import HeadersLike
 from millstream.limits import MESSAGE_ID_MAX
 from millstream.log import commands as c
 from millstream.log.model.block import RecordBlock
 from millstream.log.model.names import check_name
 from millstream.log.progress import SECTION, OnLoss
+from millstream.log.typed_records import decoder_of
 from millstream.numbers import checked_numbers
 from millstream.record import (
     CursorInfo,
@@ -32,6 +36,9 @@ from millstream.record import (
     optional_ms,
     time_ms_of,
 )
+from millstream.streaming.options import ProducerOptions, ProducerSettings
+
+T = TypeVar("T")
 
 
 @checked_numbers
@@ -97,15 +104,25 @@ class Log(AnyLog, Indexed):
         first = await session.execute(c.Append(self.name, records, expect_end, producer))
         return range(first, first + (1 if isinstance(records, Single) else records.count))
 
-    async def get(self, offset: int) -> Record | None:
-        """Return the record at an offset; None below the start and at or past the end."""
+    @overload
+    async def get(self, offset: int) -> Record | None: ...
+    @overload
+    async def get(self, offset: int, *, type: type[T]) -> T | None: ...
+    async def get(self, offset: int, *, type: Any = None) -> Any:
+        """Return the record at an offset; None below the start and at or past the end.
+
+        With `type` its value is decoded from JSON as a value of that type.
+        """
         if not 0 <= offset <= MESSAGE_ID_MAX:
             return None
         try:
             blocks = await self._blocks(offset, offset + 1)
         except Truncated:
             return None
-        return blocks[0].records()[0] if blocks else None
+        if not blocks:
+            return None
+        record = blocks[0].records()[0]
+        return record if type is None else decoder_of(type)(record)
 
     async def at(self, offset: int) -> Record:
         """Return the record at an offset; -1 is the newest record, -2 the record before it.
@@ -145,18 +162,41 @@ class Log(AnyLog, Indexed):
         """
         return await self._session.execute(c.FindOffset(self.name, *time_ms_of(time)))
 
-    async def read(
+    @overload
+    def read(
         self, start: int | None = None, stop: int | None = None, *, since: Time | None = None
-    ) -> AsyncIterator[Record]:
+    ) -> AsyncIterator[Record]: ...
+    @overload
+    def read(
+        self,
+        start: int | None = None,
+        stop: int | None = None,
+        *,
+        since: Time | None = None,
+        type: type[T],
+    ) -> AsyncIterator[T]: ...
+    async def read(
+        self,
+        start: int | None = None,
+        stop: int | None = None,
+        *,
+        since: Time | None = None,
+        type: Any = None,
+    ) -> AsyncIterator[Any]:
         """Yield the records in [start, stop) as of now; a few blocks are in memory at a time.
 
         `start` is an offset (default: the first record), and `stop` the offset behind the last one
         (default: the end). Negative numbers count from the end: `read(-10)` yields the last ten.
         `since` begins at a time instead, as `offset_at` finds it. A deleted `start` raises `Truncated`.
+
+        With `type` the values are yielded instead of records: decoded from JSON as values of that type
+        (a msgspec struct, a dataclass, a TypedDict), with its defaults for fields that a record lacks.
+        A tombstone is None.
         """
+        decode = None if type is None else decoder_of(type)
         async for block in self.read_blocks(start, stop, since=since):
             for record in block.records():
-                yield record
+                yield record if decode is None else decode(record)
 
     def __aiter__(self) -> AsyncIterator[Record]:
         return self.read()
@@ -186,24 +226,53 @@ class Log(AnyLog, Indexed):
                 yield block
                 position = block.offsets.stop
 
+    async def read_next(self, start: int, stop: int | None = None) -> AsyncIterator[Record]:
+        """Yield the records from `start` on that fit into one answer; nothing if the log ends there.
+
+        The records lie before `stop` (default: the end). A reader that follows a log saves a request:
+        `read` asks for the ends of the log first. A deleted `start` raises `Truncated`.
+        """
+        for block in await self._blocks(start, MESSAGE_ID_MAX if stop is None else stop):
+            for record in block.records():
+                yield record
+
+    @overload
+    def tail(
+        self,
+        start: int | None = None,
+        *,
+        since: Time | None = None,
+        timeout: Seconds | None = None,
+    ) -> AsyncIterator[Record]: ...
+    @overload
+    def tail(
+        self,
+        start: int | None = None,
+        *,
+        since: Time | None = None,
+        timeout: Seconds | None = None,
+        type: type[T],
+    ) -> AsyncIterator[T]: ...
     async def tail(
         self,
         start: int | None = None,
         *,
         since: Time | None = None,
         timeout: Seconds | None = None,
-    ) -> AsyncIterator[Record]:
+        type: Any = None,
+    ) -> AsyncIterator[Any]:
         """Yield records as they arrive, without end; or until no record came for `timeout`.
 
         Begins at the end; or at the offset `start`, where -10 yields the last ten first; or at a time,
-        `since`, as `offset_at` finds it.
+        `since`, as `offset_at` finds it. `type` is that of `read`.
         """
+        decode = None if type is None else decoder_of(type)
         first, end = await self._bounds()
         is_told = start is not None or since is not None
         position = await self._position(start, since, first, end) if is_told else end
         while await self.wait(position, timeout=timeout):
-            async for record in self.read(position):
-                yield record
+            async for record in self.read_next(position):
+                yield record if decode is None else decode(record)
                 position = record.offset + 1
 
     async def wait(self, offset: int, *, timeout: Seconds | None = None, log_id: int = 0) -> bool:
@@ -215,7 +284,8 @@ class Log(AnyLog, Indexed):
         return await self._session.execute(c.WaitForOffset(self.name, offset, timeout_ms, log_id))
 
     async def extent(self, known: int = 0) -> Extent:
-        """Return where the log begins and ends, its id, and its relation to the log of the id `known`."""
+        """Return where the log begins and ends, its id, and its relation to the log of the id
+        `known`."""
         return await self._session.execute(c.GetExtent(self.name, known))
 
     async def start_offset(self) -> int:
@@ -232,7 +302,8 @@ class Log(AnyLog, Indexed):
         return end - start
 
     async def is_empty(self) -> bool:
-        """Return True if the log holds no record, because records were never appended or are deleted."""
+        """Return True if the log holds no record, because records were never appended or are
+        deleted."""
         start, end = await self._bounds()
         return start == end
 
@@ -278,6 +349,36 @@ class Log(AnyLog, Indexed):
             on_loss=on_loss,
         )
 
+    def consumer(
+        self,
+        name: str,
+        *,
+        prefetch: int = 256,
+        auto_ack: bool = False,
+        linger: Seconds = 0.005,
+        timeout: Seconds | None = None,
+        start: int | str | datetime | timedelta = "earliest",
+        on_loss: OnLoss = "skip",
+    ) -> LogConsumer:
+        """A consumer, for `async with`, that yields the records after a cursor one by one.
+
+        `name`, `start` and `on_loss` are those of `cursor`. Up to `prefetch` records are read ahead,
+        and acknowledgements are stored in groups, after `linger` at the latest. With `auto_ack` a
+        record is acknowledged when the loop asks for the next one. The loop ends by `stop`, or after
+        `timeout` without a record.
+        """
+        return LogConsumer(
+            self,
+            self._session,
+            name,
+            prefetch=prefetch,
+            auto_ack=auto_ack,
+            linger=linger,
+            timeout=timeout,
+            start=start,
+            on_loss=on_loss,
+        )
+
     async def cursors(self) -> list[CursorInfo]:
         """List the cursors of the log with their positions."""
         return await self._session.execute(c.ListCursors(self.name))
@@ -285,6 +386,17 @@ class Log(AnyLog, Indexed):
     async def delete_cursor(self, name: str) -> bool:
         """Delete a cursor; False if it did not exist."""
         return await self._session.execute(c.DeleteCursor(self.name, check_name(name, "cursor")))
+
+    def producer(self, **settings: Unpack[ProducerSettings]) -> LogProducer:
+        """Return a producer, which appends single records at streaming speed.
+
+        `async with log.producer() as producer` stores all records when the block ends. Records are
+        gathered for `linger`, or while the records before them are stored. At `in_flight` records or
+        `in_flight_bytes` that are not stored yet, a call waits, or raises `Overloaded` with
+        `wait=False`. A failure that may pass is repeated for `retry_for`. A `name` fences the earlier
+        producers of that name.
+        """
+        return LogProducer(self._session, self.name, ProducerOptions(**settings))
 
     async def stage(self, *, section: int = SECTION) -> Stage:
         """Hold the log exclusively, to append now and commit later.
@@ -297,8 +409,8 @@ class Log(AnyLog, Indexed):
     async def fork(self, name: str | None = None) -> Log:
         """Create a log that begins with the records of this log; no bytes are copied.
 
-        The fork holds the present records of this log and its own appends; the appends stay in the fork.
-        Without `name` the store chooses a name.
+        The fork holds the present records of this log and its own appends; the appends stay in the
+        fork. Without `name` the store chooses a name.
         """
         if name is not None:
             check_name(name)
@@ -325,7 +437,8 @@ class Log(AnyLog, Indexed):
         return await self._session.execute(c.HandOver(self.name, check_name(to, "store")))
 
     async def take_over(self) -> Owner:
-        """Become the owner of the log: this store appends from now on. A sync informs the previous owner."""
+        """Become the owner of the log: this store appends from now on. A sync informs the previous
+        owner."""
         return await self._session.execute(c.TakeOver(self.name))
 
     async def delete(self) -> bool:
@@ -350,37 +463,3 @@ class Log(AnyLog, Indexed):
     async def _blocks(self, start: int, stop: int) -> list[RecordBlock]:
         bytes_max = self._session.limits.read_bytes_max
         return await self._session.execute(c.ReadBlocks(self.name, start, stop, bytes_max))
-
-
-class Metadata(Entries):
-    """The metadata of a log; an access sends a command."""
-
-    def __init__(self, session: AsyncSession, log: str) -> None:
-        self._session = session
-        self._log = log
-
-    async def all(self) -> dict[str, Any]:
-        """Every entry."""
-        return await self._session.execute(c.GetMetadata(self._log))
-
-    async def get(self, key: str, default: Any = None) -> Any:
-        """Return an entry, or `default` (None) if it is absent."""
-        return (await self.all()).get(key, default)
-
-    async def set(self, key: str, value: Any) -> None:
-        """Set an entry."""
-        checked = check_name(key, "metadata")
-        await self._session.execute(c.SetMetadata(self._log, checked, check_json(value)))
-
-    async def delete(self, key: str) -> None:
-        """Delete an entry; a missing one is a `KeyError`."""
-        if key not in await self.all():
-            raise KeyError(key)
-        await self._session.execute(c.SetMetadata(self._log, key, delete=True))
-
-    async def compare_and_set(self, key: str, *, expect: Any, value: Any) -> None:
-        """Set an entry if it has the expected value (None: absent), else raise `MetadataConflict`."""
-        checked, value, expect = check_name(key, "metadata"), check_json(value), check_json(expect)
-        await self._session.execute(
-            c.SetMetadata(self._log, checked, value, expect=expect, compare=True)
-        )

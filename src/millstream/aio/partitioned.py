@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from heapq import heappop, heappush
-from typing import Any
+from typing import Any, TypeVar, Unpack, overload
 
 from millstream.aio.any_log import AnyLog
-from millstream.aio.log import Log, Metadata
+from millstream.aio.log import Log
+from millstream.aio.log_consumer import LogConsumer
+from millstream.aio.metadata import Metadata
 from millstream.aio.partitioned_cursor import PartitionedCursor, open_partitioned_cursor
+from millstream.aio.producer import PartitionedProducer
 from millstream.command import AsyncSession, Transact
 from millstream.errors import InvalidInput, InvalidName, NotFound, Partitioned, Truncated
 from millstream.header import HeadersLike
 from millstream.log import commands as c
 from millstream.log.partitioner import Spreader
 from millstream.log.progress import SECTION, OnLoss
+from millstream.log.typed_records import decoder_of
 from millstream.numbers import checked_numbers
 from millstream.partitioning import partition_name
 from millstream.record import (
@@ -29,6 +33,11 @@ from millstream.record import (
     optional_ms,
     time_ms_of,
 )
+from millstream.schema.history import SchemaMode, SchemaVersion
+from millstream.schema.source import schema_of
+from millstream.streaming.options import ProducerOptions, ProducerSettings
+
+T = TypeVar("T")
 
 READ_BYTES_MIN = 64 * 1024
 """What is read of each partition at a time, at least."""
@@ -136,6 +145,15 @@ class PartitionedLog(AnyLog):
             return spread.places(await self._append(Transact([*appends])))
         return spread.places([await self._append(append) for append in appends])
 
+    def producer(self, **settings: Unpack[ProducerSettings]) -> PartitionedProducer:
+        """Return a producer, which appends single records to the partitions of their keys.
+
+        The options are those of `Log.producer`. Records of a key are stored in the order of the calls.
+        """
+        return PartitionedProducer(
+            self._session, self.spreader, ProducerOptions(**settings), self._append
+        )
+
     async def offset_at(self, time: Time) -> dict[int, int]:
         """Return, for each partition, what `Log.offset_at` returns for the time."""
         time_ms, is_ago = time_ms_of(time)
@@ -144,20 +162,39 @@ class PartitionedLog(AnyLog):
             for number, info in enumerate(await self.parts())
         }
 
+    @overload
+    def read(
+        self,
+        start: Mapping[int, int] | None = None,
+        stop: Mapping[int, int] | None = None,
+        *,
+        since: Time | None = None,
+    ) -> AsyncIterator[Record]: ...
+    @overload
+    def read(
+        self,
+        start: Mapping[int, int] | None = None,
+        stop: Mapping[int, int] | None = None,
+        *,
+        since: Time | None = None,
+        type: type[T],
+    ) -> AsyncIterator[T]: ...
     async def read(
         self,
         start: Mapping[int, int] | None = None,
         stop: Mapping[int, int] | None = None,
         *,
         since: Time | None = None,
-    ) -> AsyncIterator[Record]:
+        type: Any = None,
+    ) -> AsyncIterator[Any]:
         """Yield the records of all partitions as of now.
 
         Records of a partition come in offset order; records of several partitions in about the order of
         their appends. `start` and `stop` hold offsets by partition; partitions that are not named
         are read from the first record to the end. `since` begins at a time instead, as `offset_at`
-        finds it in each partition.
+        finds it in each partition. With `type` values are yielded, as by `Log.read`.
         """
+        decode = None if type is None else decoder_of(type)
         start = await self._begin(start, since)
         infos = await self.parts()
         self._check_named(start, infos)
@@ -174,25 +211,44 @@ class PartitionedLog(AnyLog):
         while waiting:
             _, number, run = heappop(waiting)
             for record in run.take(waiting[0][0] if waiting else None):
-                yield record
+                yield record if decode is None else decode(record)
             if await run.fill():
                 heappush(waiting, (run.appended(), number, run))
 
     def __aiter__(self) -> AsyncIterator[Record]:
         return self.read()
 
+    @overload
+    def tail(
+        self,
+        start: Mapping[int, int] | None = None,
+        *,
+        since: Time | None = None,
+        timeout: Seconds | None = None,
+    ) -> AsyncIterator[Record]: ...
+    @overload
+    def tail(
+        self,
+        start: Mapping[int, int] | None = None,
+        *,
+        since: Time | None = None,
+        timeout: Seconds | None = None,
+        type: type[T],
+    ) -> AsyncIterator[T]: ...
     async def tail(
         self,
         start: Mapping[int, int] | None = None,
         *,
         since: Time | None = None,
         timeout: Seconds | None = None,
-    ) -> AsyncIterator[Record]:
+        type: Any = None,
+    ) -> AsyncIterator[Any]:
         """Yield records as they arrive, without end; or until no record came for `timeout`.
 
         Begins at the ends; or at the offsets `start`, by partition; or at a time, `since`. Partitions
-        that are added later are read from their first record.
+        that are added later are read from their first record. `type` is that of `read`.
         """
+        decode = None if type is None else decoder_of(type)
         start = await self._begin(start, since)
         infos = await self.parts()
         self._check_named(start, infos)
@@ -203,17 +259,19 @@ class PartitionedLog(AnyLog):
         while await self.wait(following, timeout=timeout):
             following += [0] * (len(await self.parts()) - len(following))
             async for record in self.read(dict(enumerate(following))):
-                yield record
+                yield record if decode is None else decode(record)
                 following[record.partition] = record.offset + 1
 
     async def wait(self, offsets: Sequence[int], *, timeout: Seconds | None = None) -> bool:
-        """Wait until one partition has a record at its offset; False after `timeout` (default: no end)."""
+        """Wait until one partition has a record at its offset; False after `timeout` (default: no
+        end)."""
         timeout_ms = optional_ms(timeout, "timeout")
         command = c.WaitForPartitions(self.name, list(offsets), timeout_ms)
         return await self._session.execute(command)
 
     async def parts(self) -> list[LogInfo]:
-        """Return the line of a listing for each partition, in order; empty if the log does not exist."""
+        """Return the line of a listing for each partition, in order; empty if the log does not
+        exist."""
         infos = await self._session.execute(c.DescribePartitions(self.name))
         if infos and len(infos) != self.partitions:
             if not self._follows:
@@ -270,6 +328,36 @@ class PartitionedLog(AnyLog):
         for number in range(len(await self.parts())):
             await self.partition(number).hand_over(to)
 
+    def consumer(
+        self,
+        name: str,
+        *,
+        prefetch: int = 256,
+        auto_ack: bool = False,
+        linger: Seconds = 0.005,
+        timeout: Seconds | None = None,
+        start: str | datetime | timedelta = "earliest",
+        on_loss: OnLoss = "skip",
+    ) -> LogConsumer:
+        """A consumer, for `async with`, that yields the records after a cursor one by one.
+
+        `name`, `start` and `on_loss` are those of `cursor`. Up to `prefetch` records are read ahead,
+        and acknowledgements are stored in groups, after `linger` at the latest. With `auto_ack` a
+        record is acknowledged when the loop asks for the next one. The loop ends by `stop`, or after
+        `timeout` without a record.
+        """
+        return LogConsumer(
+            self,
+            self._session,
+            name,
+            prefetch=prefetch,
+            auto_ack=auto_ack,
+            linger=linger,
+            timeout=timeout,
+            start=start,
+            on_loss=on_loss,
+        )
+
     async def take_over(self) -> None:
         """Become the owner of each partition: this store appends from now on."""
         for number in range(len(await self.parts())):
@@ -281,6 +369,18 @@ class PartitionedLog(AnyLog):
         if not await self.parts():
             return False
         return await self._session.execute(c.DeleteLog(self.name))
+
+    async def set_schema(
+        self, schema: Any, *, mode: SchemaMode = "enforce", force: bool = False
+    ) -> SchemaVersion:
+        """Give all partitions a schema, or another version of it.
+
+        `schema`, `mode` ("enforce", the default, or "warn") and `force` (False) are those of
+        `Log.set_schema`.
+        """
+        checked = schema_of(schema)
+        await self.create()
+        return await super().set_schema(checked, mode=mode, force=force)
 
     async def _set(self, rules: Retention) -> None:
         await self.create()
@@ -344,7 +444,8 @@ class _Run:
         return self._records[self._at].appended
 
     def take(self, until_ms: int | None) -> list[Record]:
-        """Return the next records, up to the last record appended by then; None for all fetched records."""
+        """Return the next records, up to the last record appended by then; None means every fetched
+        record."""
         first, records = self._at, self._records
         at = len(records)
         if until_ms is not None:
@@ -357,7 +458,8 @@ class _Run:
     async def fill(self, *, anywhere: bool = False) -> bool:
         """Fetch the next record; False at the end.
 
-        If retention just deleted the next record, fetch the first remaining record, if `anywhere` is set.
+        If retention just deleted the next record, fetch the first remaining record, if `anywhere` is
+        set.
         """
         if self._at < len(self._records):
             return True

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any, Literal, Unpack, overload
 
 from millstream.aio.message_fates import MessageFates
+from millstream.aio.message_upkeep import MessageUpkeep
+from millstream.aio.producer import QueueProducer
+from millstream.aio.queue_consumer import QueueConsumer
 from millstream.aio.worker import Worker
 from millstream.command import AsyncSession
 from millstream.errors import InvalidInput
-from millstream.format.packing import pack_single
-from millstream.format.rfc import RfcRecord
 from millstream.header import HeadersLike
 from millstream.log.model.names import check_name
 from millstream.numbers import checked_numbers
@@ -22,8 +23,6 @@ from millstream.queue.model.group_limits import GroupLimit
 from millstream.queue.model.message import (
     Ending,
     Message,
-    PeekState,
-    PurgeState,
     PutResult,
     QueueInfo,
     messages_of,
@@ -36,13 +35,16 @@ from millstream.queue.runs import Messages, chosen_of, results_of, runs_of
 from millstream.record import Producer, Seconds, optional_ms, to_ms
 from millstream.rooms.commands import BrowserRight, MintBrowserTicket
 from millstream.rooms.model import NounTicket
+from millstream.schema.history import SchemaMode, SchemaVersion, check_mode
+from millstream.schema.source import schema_of
+from millstream.streaming.options import ProducerOptions, ProducerSettings
 from millstream.worker.handler import Handler
 from millstream.worker.options import WorkerOptions
 from millstream.worker.stats import WorkerStats
 
 
 @checked_numbers
-class Queue(MessageFates):
+class Queue(MessageFates, MessageUpkeep):
     """Messages to be worked on, each by one consumer at a time."""
 
     def __init__(self, session: AsyncSession, name: str) -> None:
@@ -84,6 +86,31 @@ class Queue(MessageFates):
         if info is None:
             raise no_queue(self.name)
         return info
+
+    async def set_schema(
+        self, schema: Any, *, mode: SchemaMode = "enforce", force: bool = False
+    ) -> SchemaVersion:
+        """Give the messages of the queue a schema, or another version of it, as `Log.set_schema` does.
+
+        `mode` is "enforce" (the default) or "warn", and `force` (False) accepts an incompatible schema.
+        The schema is that of the messages that are put, now or for later. Records of the queue's sources
+        have the schemas of their logs.
+        """
+        command = c.SetQueueSchema(self.name, schema_of(schema), check_mode(mode), force)
+        return await self._session.execute(command)
+
+    async def schema(self) -> SchemaVersion | None:
+        """Return the newest version of the schema of messages that are put; None without a schema."""
+        versions = await self.schemas()
+        return versions[-1] if versions else None
+
+    async def schemas(self) -> list[SchemaVersion]:
+        """Return the versions of the schema of messages that are put, the oldest first."""
+        return await self._session.execute(c.GetQueueSchemas(self.name))
+
+    async def delete_schema(self) -> bool:
+        """Forget the schema of the queue and its versions; False without a schema."""
+        return await self._session.execute(c.DeleteQueueSchema(self.name))
 
     async def exists(self) -> bool:
         """Return whether the queue exists."""
@@ -230,6 +257,14 @@ class Queue(MessageFates):
         first = await self._session.execute(command)
         return range(first, first + count)
 
+    def producer(self, **settings: Unpack[ProducerSettings]) -> QueueProducer:
+        """Return a producer, which puts single messages at streaming speed.
+
+        `async with queue.producer() as producer` stores all messages when the block ends. The options
+        are those of `Log.producer`.
+        """
+        return QueueProducer(self._session, self.name, ProducerOptions(**settings))
+
     # Messages out.
 
     async def claim(
@@ -241,10 +276,13 @@ class Queue(MessageFates):
         consumer: str | None = None,
         ack: Messages = (),
         results: Sequence[bytes | None] | None = None,
+        group_runs: bool = False,
     ) -> list[Message]:
         """Claim up to `n` messages for a while; acknowledges `ack` in the same commit.
 
         `results` has the result of each message of `ack`, or None for a message without a result.
+        With `group_runs` the answer may hold several messages of an ordered group, in order, and the
+        caller keeps that order. The group waits until the attempts at all of them have ended.
         """
         acked = ack if isinstance(ack, Message) else list(ack)
         lots = await self._session.execute(
@@ -256,6 +294,7 @@ class Queue(MessageFates):
                 optional_ms(wait, "wait"),
                 runs_of(acked, self.name),
                 results=results_of(acked, results) if results else [],
+                group_runs=group_runs,
             )
         )
         return messages_of(lots)
@@ -286,7 +325,9 @@ class Queue(MessageFates):
         reason: str = "",
         error: bytes | None = None,
     ) -> None:
-        """Try again, after the queue's backoff or a delay of one's own; or fail, at last.
+        """Return messages for another attempt, after the queue's backoff or after `delay`.
+
+        A message whose attempts are used up fails.
 
         `error`, up to 64 KiB, is stored with each message, for `message` and `wait`.
         """
@@ -335,6 +376,31 @@ class Queue(MessageFates):
         )
         return end.until
 
+    def consumer(
+        self,
+        *,
+        prefetch: int = 256,
+        lease: Seconds | None = None,
+        auto_ack: bool = False,
+        linger: Seconds = 0.005,
+        timeout: Seconds | None = None,
+    ) -> QueueConsumer:
+        """A consumer, for `async with`, that yields messages one by one and claims `prefetch` ahead.
+
+        Acknowledgements are sent in groups, after `linger` at the latest. With `auto_ack` a message is
+        acknowledged when the loop asks for the next one. The loop ends by `stop`, or after `timeout`
+        without a message.
+        """
+        return QueueConsumer(
+            self,
+            self._session,
+            prefetch=prefetch,
+            lease=lease,
+            auto_ack=auto_ack,
+            linger=linger,
+            timeout=timeout,
+        )
+
     def worker(
         self,
         handler: Handler,
@@ -362,109 +428,6 @@ class Queue(MessageFates):
             on_progress=on_progress,
         )
         return Worker(self, self._session, options)
-
-    # Looking after it.
-
-    async def peek(
-        self, n: int = 1, *, state: PeekState = "available", after: int = -1
-    ) -> list[Message]:
-        """Return messages in a state, without claiming them; `after` a claim id.
-
-        `until` of a delayed message is its due time.
-        """
-        lots = await self._session.execute(c.PeekMessages(self.name, state, n, after))
-        return messages_of(lots)
-
-    async def records(self) -> AsyncIterator[RfcRecord]:
-        """Yield the queue as records of the RFC, types 0x02 to 0x06, in key order.
-
-        The records are made bucket by bucket, each bucket as of one commit.
-        """
-        after = b""
-        while page := await self._session.execute(c.ListRecords(self.name, after)):
-            for record in page:
-                yield record
-            after = page[-1].key
-
-    async def purge(self, *, state: PurgeState = "available") -> int:
-        """Delete all available, or all failed messages, and return their number."""
-        return await self._session.execute(c.PurgeQueue(self.name, state))
-
-    async def failed(self, where: str | None = None) -> AsyncIterator[Message]:
-        """Yield the failed messages that match a filter.
-
-        A message with unreadable headers matches no filter.
-        """
-        condition = None
-        if where:
-            from millstream.filters import parse  # only users of filters pay for their parser
-
-            condition = parse(where)
-        after = -1
-        while page := await self.peek(c.REDRIVE_PER_COMMIT, state="failed", after=after):
-            after = page[-1].claim_id
-            for message in page:
-                if condition is None or (
-                    message.damage != "record"
-                    and condition.matches(
-                        message.headers,
-                        message.key,
-                        message.timestamp,
-                        message.log,
-                        has_value=message.value is not None,
-                    )
-                ):
-                    yield message
-
-    async def redrive(
-        self,
-        where: str | None = None,
-        *,
-        limit: int | None = None,
-        rate: float | None = None,
-        dry_run: bool = False,
-    ) -> int:
-        """Make failed messages available again under new claim ids, and return their number.
-
-        `rate` limits how many messages become due per second.
-        """
-        total = 0
-        chosen: list[int] = []
-        async for message in self.failed(where):
-            if limit is not None and total + len(chosen) >= limit:
-                break
-            chosen.append(message.claim_id)
-            if len(chosen) == c.REDRIVE_PER_COMMIT:
-                total += await self._redrive(chosen, total, rate, dry_run=dry_run)
-                chosen = []
-        if chosen:
-            total += await self._redrive(chosen, total, rate, dry_run=dry_run)
-        return total
-
-    async def replace(
-        self,
-        message: Message | int,
-        value: Any,
-        *,
-        key: bytes | str | None = None,
-        headers: HeadersLike | None = None,
-    ) -> int:
-        """Put another message in the place of a failed one; the id that `message` takes.
-
-        It can be claimed at once, and keeps the attempts that were made. Raises `Conflict` if the
-        message is not failed any more.
-        """
-        claim_id = message.claim_id if isinstance(message, Message) else message
-        limits = self._session.limits
-        record = pack_single(value, key=key, headers=headers, timestamp=None, limits=limits)
-        return await self._session.execute(c.ReplaceFailed(self.name, claim_id, record))
-
-    async def _redrive(
-        self, chosen: list[int], before: int, rate: float | None, *, dry_run: bool
-    ) -> int:
-        if dry_run:
-            return len(chosen)
-        return await self._session.execute(c.RedriveClaims(self.name, chosen, rate, before))
 
     async def _finish(
         self,

@@ -148,7 +148,7 @@ class Room:
         raise Conflict(f"the settings of room {self.name!r} are changed all the time; try again")
 
     async def info(self) -> RoomInfo | None:
-        """Return the state and counts of the room; None if it does not exist."""
+        """Return the state and counts of the room; None if the room does not exist."""
         return await self._session.execute(c.DescribeRoom(self.name))
 
     async def delete_room(self) -> bool:

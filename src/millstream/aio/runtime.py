@@ -12,8 +12,10 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
+from millstream.clock import Clock
 from millstream.command import AsyncSession, Command
 from millstream.embedded.loop.loop_turn import LoopTurn as Turn
+from millstream.limits import Limits
 from millstream.store.commit.writer_turn import not_offered
 
 __all__ = [
@@ -26,7 +28,9 @@ __all__ = [
     "Unbroken",
     "begin_turn",
     "close_at_exit",
+    "declaring",
     "opening",
+    "yield_turn",
 ]
 
 T = TypeVar("T")
@@ -83,8 +87,8 @@ def opening(function: Callable[_P, Coroutine[Any, Any, _C]]) -> Callable[_P, _Op
     """Let what a function opens be awaited, or be entered at once."""
 
     @wraps(function)
-    def begin(*given: _P.args, **named: _P.kwargs) -> _Opening[_C]:
-        return _Opening(function(*given, **named))
+    def begin(*arguments: _P.args, **named: _P.kwargs) -> _Opening[_C]:
+        return _Opening(function(*arguments, **named))
 
     return begin
 
@@ -93,12 +97,54 @@ def close_at_exit(close: Callable[[], Awaitable[None]]) -> None:
     """Do nothing: no event loop runs when the process ends, so its owner closes the store."""
 
 
+async def yield_turn() -> None:
+    """Let the other coroutines of the event loop run."""
+    await asyncio.sleep(0)
+
+
 async def begin_turn(session: AsyncSession, timeout_s: float) -> Turn:
     """Take the writer's turn of a session, if the session has the store's own file."""
     begin: Callable[[float], Awaitable[Turn]] | None = getattr(session, "begin_turn", None)
     if begin is None:
         raise not_offered()
     return await begin(timeout_s)
+
+
+def declaring(session: AsyncSession, command: Command[Any]) -> AsyncSession:
+    """Return a session that carries out a command before its first other command.
+
+    A noun is made without `await`, so what it declares waits for its first method.
+    """
+    return _Declaring(session, command)
+
+
+class _Declaring:
+    """A session with a command that is still to be carried out; the command may be repeated."""
+
+    def __init__(self, session: AsyncSession, command: Command[Any]) -> None:
+        self._session = session
+        self._command: Command[Any] | None = command
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of the session beneath."""
+        return self._session.limits
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of the session beneath."""
+        return self._session.clock
+
+    async def execute(self, command: Command[T]) -> T:
+        """Answer a command, after the declaration was stored."""
+        if self._command is not None:
+            await self._session.execute(self._command)
+            self._command = None
+        return await self._session.execute(command)
+
+    async def close(self) -> None:
+        """End the session."""
+        await self._session.close()
 
 
 class Entries:

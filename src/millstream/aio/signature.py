@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable
-from typing import Any, Generic, Literal, TypeVar, overload
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, overload
 
 from msgspec import Raw
 
@@ -13,7 +13,8 @@ from millstream.aio.job_store import JobStore
 from millstream.command import Transact
 from millstream.embedded.steps import TaskStep
 from millstream.errors import InvalidInput
-from millstream.jobs.chores import CHORES, make_chores
+from millstream.header import HeaderValue
+from millstream.jobs.chores import CHORES, ExpireGroup, do_later, make_chores
 from millstream.jobs.continuation import (
     GROUP_LOG,
     MEMBERS_MAX,
@@ -27,11 +28,19 @@ from millstream.jobs.definition import TaskDefinition
 from millstream.limits import Limits
 from millstream.log.commands import SetMetadata
 from millstream.queue.commands import SpecifyQueue
-from millstream.queue.put_commands import put_one
+from millstream.queue.put_commands import put_batch
 
 R = TypeVar("R")
 S = TypeVar("S")
 M = TypeVar("M")
+
+
+class FirstJob(NamedTuple):
+    """The job with which a chain begins, or a member of a group."""
+
+    queue: str
+    arguments: bytes
+    headers: dict[str, HeaderValue]
 
 
 class Signature(Generic[R]):
@@ -97,30 +106,20 @@ class Signature(Generic[R]):
 
     def put_step(self, args: tuple[Any, ...], kwargs: dict[str, Any], limits: Limits) -> TaskStep:
         """Return the steps of a put in a transaction; for `tx.put`."""
-        membership = GroupPart(_new_log(), 0, 1, keep_s=self.store.results_s)
-        steps = [*_queue_steps(self.store, self.tasks), *_describe(membership, is_chain=True)]
-        return TaskStep(steps, self.first_step(membership, limits), _log_of(membership))
+        membership = GroupPart(_new_log(), 0, 1, is_callback=True)
+        steps = _queue_steps(self.store, self.tasks)
+        steps += _describe(membership, self.store.results_s, limits, is_chain=True)
+        first = self._first_job(membership)
+        return TaskStep(steps, _put_all(first.queue, [first], limits), _log_of(membership))
 
-    def first_step(self, membership: GroupPart, limits: Limits) -> Any:
-        """Return the command that puts the first job, as a member of a group."""
+    def _first_job(self, membership: GroupPart) -> FirstJob:
+        """Return the first job of the chain, as a member of a group."""
         task = self.tasks[0]
         encoded = task.arguments.encode(self._args, self._kwargs)
         headers = Continuation(self._followers, membership).headers(
             task.headers_of(encoded, self._priority)
         )
-        return put_one(
-            task.options.queue,
-            encoded,
-            key=None,
-            headers=headers,
-            priority=None,
-            group=None,
-            dedup=None,
-            delay=None,
-            at=None,
-            producer=None,
-            limits=limits,
-        )
+        return FirstJob(task.options.queue, encoded, headers)
 
 
 class JobGroup(Generic[R]):
@@ -171,14 +170,18 @@ class JobGroup(Generic[R]):
         tasks = [task for member in self._members for task in member.tasks]
         tasks += [] if self._then is None else self._then.tasks
         memberships = [
-            GroupPart(log, index, size, self._on_failure, callback, keep_s=self.store.results_s)
-            for index in range(size)
+            GroupPart(log, index, size, self._on_failure, callback) for index in range(size)
         ]
-        puts = [
-            member.first_step(membership, limits)
-            for member, membership in zip(self._members, memberships, strict=True)
+        first_jobs: dict[str, list[FirstJob]] = {}
+        for member, membership in zip(self._members, memberships, strict=True):
+            job = member._first_job(membership)
+            first_jobs.setdefault(job.queue, []).append(job)
+        puts = [_put_all(queue, jobs, limits) for queue, jobs in first_jobs.items()]
+        before = [
+            *_queue_steps(self.store, tasks),
+            *_describe(memberships[0], self.store.results_s, limits),
+            *puts[:-1],
         ]
-        before = [*_queue_steps(self.store, tasks), *_describe(memberships[0]), *puts[:-1]]
         return TaskStep(before, puts[-1], _log_of(memberships[0]))
 
 
@@ -221,19 +224,36 @@ def _new_log() -> str:
     return f"{GROUP_LOG}{secrets.token_hex(12)}"
 
 
-def _describe(membership: GroupPart, *, is_chain: bool = False) -> list[Any]:
-    """Return the step that notes the shape of a group in the metadata of its log."""
+def _describe(
+    membership: GroupPart, keep_s: float, limits: Limits, *, is_chain: bool = False
+) -> list[Any]:
+    """Return the steps that note the shape of a group in the metadata of its log, and expire the log."""
     shape = {
         "size": membership.size,
         "on_failure": membership.on_failure,
         "has_callback": membership.callback is not None,
         "is_chain": is_chain,
     }
-    return [SetMetadata(membership.log, "group", shape)]
+    expire = do_later(ExpireGroup(membership.log, keep_s), keep_s, limits)
+    return [SetMetadata(membership.log, "group", shape), expire]
 
 
 def _log_of(membership: GroupPart) -> Callable[[Any], str]:
     return lambda _answer: membership.log.removeprefix(GROUP_LOG)
+
+
+def _put_all(queue: str, jobs: list[FirstJob], limits: Limits) -> Any:
+    """Return the command that puts jobs into a queue."""
+    command, _ = put_batch(
+        queue,
+        [job.arguments for job in jobs],
+        keys=None,
+        headers=[job.headers for job in jobs],
+        delay=None,
+        at=None,
+        limits=limits,
+    )
+    return command
 
 
 def _queue_steps(store: JobStore, tasks: Iterable[TaskDefinition]) -> list[Any]:

@@ -97,7 +97,7 @@ class Stage:
             return offset
 
     async def commit(self) -> int:
-        """Make what is staged durable and visible to all; answers the end of the log."""
+        """Make the staged records durable and visible to all; return the end of the log."""
         async with self._changing:
             await self._settle()
             if self._staged.records:
@@ -169,6 +169,14 @@ class Stage:
     async def end_offset(self) -> int:
         """The offset that the next record will get."""
         return self._staged.committed + len(self._staged.visible())
+
+    async def read_next(self, start: int, stop: int | None = None) -> AsyncIterator[Record]:
+        """Yield the records from `start` on, staged records included, as `read` does.
+
+        The records lie before `stop` (default: the end).
+        """
+        async for record in self.read(start, stop):
+            yield record
 
     async def extent(self, known: int = 0) -> Extent:
         """Both ends, the id of the log, and its relation to the log `known`, as `Log.extent`."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from millstream.aio.job_steps import follow
 from millstream.command import AsyncSession, Transact
 from millstream.errors import Conflict, InvalidInput, NotFound
 from millstream.jobs.cancelling import cancel_job, read_job
@@ -24,6 +23,7 @@ from millstream.jobs.description import (
     describe_job,
     describe_peeked,
 )
+from millstream.jobs.driving import drive_async
 from millstream.jobs.job_ids import JobPlace, job_id_of, place_of_job
 from millstream.jobs.key_limits import (
     KEY_HEADER,
@@ -150,7 +150,9 @@ class StoredJobs:
         A running job is asked to end, and is cancelled once its attempt is given back.
         """
         await self._find(id)  # refuses a message that is no job
-        return await follow(cancel_job(place_of_job(id), self._session.limits), self._session)
+        return await drive_async(
+            cancel_job(place_of_job(id), self._session.limits), self._session.execute
+        )
 
     async def retry(self, id: str) -> None:
         """Try a failed job again, with all its attempts; `Conflict` if the job has not failed."""
@@ -229,8 +231,7 @@ class StoredJobs:
 
     async def _record(self, place: JobPlace) -> Record | None:
         """Return the record of a job; None if the log has deleted the record."""
-        record: Record | None = await follow(read_job(place), self._session)
-        return record
+        return await drive_async(read_job(place), self._session.execute)
 
     async def _tries(self, place: JobPlace, claim_id: int | None) -> list[Try]:
         if claim_id is None:
@@ -256,5 +257,7 @@ def _count_in(info: QueueInfo, state: ListedState) -> int:
 def no_job(id: str) -> NotFound:
     """Return the error for a job that is not there."""
     return NotFound(
-        f"there is no job {id!r}: it was never put, or it has ended and is forgotten", name=id
+        f"there is no job {id!r}: it was never put, or it has ended and is forgotten; `millstream job "
+        "list` shows jobs",
+        name=id,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from millstream.command import AsyncSession, Command
@@ -59,6 +60,11 @@ class Bell:
 def idle_wait_s(session: AsyncSession) -> float:
     """Return how long a wait may last that ends with the worker; a wait at a server goes on after it."""
     return LONG_WAIT_S if isinstance(session, AsyncEmbeddedSession) else IDLE_WAIT_S
+
+
+def senders_of(session: AsyncSession) -> int:
+    """Return how many transmissions a producer has on their way: a store of this process commits one."""
+    return 1 if isinstance(session, AsyncEmbeddedSession) else 2
 
 
 class SideCall:
@@ -127,6 +133,31 @@ async def work_through(
         raise
     finally:
         await asyncio.wait([working])
+
+
+def stopped_by(stop: Callable[[], None]) -> AbstractContextManager[None]:
+    """Do nothing: signals, which would call `stop`, are left to the loop's owner."""
+    return nullcontext()
+
+
+async def uninterrupted(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Do work to its end, also if the caller is cancelled meanwhile; cancelled again, it ends at once."""
+    working = asyncio.create_task(work())
+    try:
+        await asyncio.shield(working)
+    except asyncio.CancelledError:
+        if not working.done():
+            try:
+                await asyncio.wait([working])
+            except asyncio.CancelledError:
+                working.cancel()
+        working.add_done_callback(_ignore_error)  # the cancellation is raised instead
+        raise
+
+
+def _ignore_error(task: asyncio.Task[None]) -> None:
+    if not task.cancelled():
+        task.exception()
 
 
 def make_crew(options: WorkerOptions, session: AsyncSession, report: Report) -> Crew:

@@ -144,6 +144,24 @@ def cluster_batch(bench: ClusterBench) -> ReportRow:
     return row.require_rate(100_000).require_ratio(0.5)
 
 
+def cluster_producer_one(bench: ClusterBench) -> ReportRow:
+    """Let a client hand single messages to a producer."""
+    values = payloads(BATCH)
+    meter = StepMeter()
+    with bench.opened() as ms, ms.log("producer").producer() as producer:
+
+        def hand_in() -> int:
+            for value in values:
+                producer.append(value)
+            return len(values)
+
+        meter.run(hand_in, bench.seconds)
+        began_s = seconds()
+        producer.flush()
+        meter.elapsed_s += seconds() - began_s
+    return meter.row().require_rate(40_000)
+
+
 def cluster_claim(bench: ClusterBench) -> ReportRow:
     """A worker's way: what it holds is done, and the next hundred are claimed, in one commit."""
     values = payloads(BATCH)
@@ -266,6 +284,7 @@ SUITE = Suite(
     ClusterBench,
     cluster_commit,
     cluster_batch,
+    cluster_producer_one,
     cluster_claim,
     cluster_read,
     cluster_snapshot,

@@ -14,6 +14,7 @@ from millstream.aio import database as aio_database
 from millstream.bench import application, opening
 from millstream.bench.disk import RawFile, open_slow_engine
 from millstream.bench.measure import PAYLOAD_BYTES, ReportRow, Step, StepMeter, payloads, seconds
+from millstream.bench.producers import producer_coroutine, producer_one
 from millstream.bench.singles import put_both
 from millstream.bench.suite import Suite
 from millstream.bench.turns import Crowd, Side, alternate
@@ -251,6 +252,8 @@ SUITE = Suite(
     publish_batch_headers,
     publish_threads,
     publish_coroutines,
+    producer_one,
+    producer_coroutine,
     read_blocks,
     read_records,
     read_singles,

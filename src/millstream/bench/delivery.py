@@ -57,7 +57,7 @@ def delivery_groups(bench: Bench) -> ReportRow:
 
 
 def _delivered(bench: Bench, name: str, *, consumers: int, **spec: Any) -> ReportRow:
-    """A row of how many messages came from a producer to consumers, and how soon each."""
+    """Measure the rate from a producer to consumers, and the latency of each message."""
 
     put_at: list[float] = []
 

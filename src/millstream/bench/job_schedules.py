@@ -20,7 +20,7 @@ HOUR_MS = 3_600_000
 CORE_PERCENT_MAX = 2.0
 PLACED_S_MAX = 1.0
 SETTLE_S = 2.0
-"""The time in which the store folds the commits before; then it is idle."""
+"""The store folds earlier commits during this pause, so that the idle measurement has no fold in it."""
 
 
 class BenchOfJobs(Protocol):

@@ -1,7 +1,7 @@
 """The workloads of jobs: no-op jobs, one worker process, synced; huey on SQLite takes turns with ours.
 
-huey runs its tasks in this process without the pauses of its consumer, so its figure is its best. If
-huey is not installed, the row has no peer.
+huey runs its tasks in this process without the pauses of its consumer, so the figure is the best of
+huey. If huey is not installed, the row has no peer.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-from millstream.bench.job_limits import run_limited
 from millstream.bench.job_schedules import jobs_schedules
 from millstream.bench.jobs_program import define_tasks
 from millstream.bench.measure import ReportRow, Step, StepMeter, seconds
 from millstream.bench.suite import Suite
 from millstream.bench.turns import Side, alternate
 from millstream.threads.jobs import Jobs
+from millstream.threads.task import Task
 
 BATCH = 1_000
 CONCURRENCY = 8
@@ -26,6 +27,9 @@ BATCHES = 5
 LAST = 64
 """Jobs at the end of a step whose ends are awaited: jobs begin in order, a few at a time."""
 ANSWER_S = 30.0
+CUSTOMERS = 100
+UNREACHED = 1_000_000
+"""A limit per key that no customer reaches."""
 
 
 class JobsBench:
@@ -63,15 +67,8 @@ def jobs_put(bench: JobsBench) -> ReportRow:
 
 def jobs_run(bench: JobsBench) -> ReportRow:
     """Jobs from put to acknowledged, in one worker process; beside it, huey on SQLite."""
-
-    def ours() -> int:
-        handles = [job for _ in range(BATCHES) for job in bench.noop.put_many(bench.calls)]
-        for job in handles[-LAST:]:
-            job.result(timeout=ANSWER_S)
-        return len(handles)
-
     with bench.jobs.worker(concurrency=CONCURRENCY):
-        return _beside_huey(bench, ours)
+        return _beside_huey(bench, _step(bench.noop, bench.calls))
 
 
 def _beside_huey(bench: JobsBench, ours: Step) -> ReportRow:
@@ -119,7 +116,35 @@ def _latencies(bench: JobsBench, total_s: float) -> StepMeter:
 
 def jobs_limited(bench: JobsBench) -> ReportRow:
     """Jobs with a limit per key that is never reached; beside it, the same jobs without a limit."""
-    return run_limited(bench.directory, bench.seconds)
+    jobs = Jobs(bench.directory / "limits.db")
+
+    @jobs.task(name="free", queue="free")
+    def free(number: int, customer: str) -> None: ...
+
+    @jobs.task(name="limited", limits={"key": "customer", "running": UNREACHED})
+    def limited(number: int, customer: str) -> None: ...
+
+    with jobs, jobs.worker(concurrency=CONCURRENCY):
+        sides = [Side(_step(task, _customers())) for task in (free, limited)]
+        beside, meter = alternate(sides, bench.seconds)
+    row = meter.row(beside=beside, batch=BATCH, details={"keys": CUSTOMERS})
+    return row.require_ratio(0.9)
+
+
+def _customers() -> list[tuple[int, str]]:
+    return [(number, f"customer {number % CUSTOMERS}") for number in range(BATCH)]
+
+
+def _step(task: Task[..., Any, Any], calls: list[Any]) -> Step:
+    """Return a step that puts batches of calls, and waits for the end of the last jobs."""
+
+    def step() -> int:
+        handles = [job for _ in range(BATCHES) for job in task.put_many(calls)]
+        for job in handles[-LAST:]:
+            job.result(timeout=ANSWER_S)
+        return len(handles)
+
+    return step
 
 
 def huey_step(path: Path) -> Step | None:

@@ -10,6 +10,12 @@ from random import Random
 from time import sleep
 from typing import Any
 
+from millstream.bench.consumers import (
+    consumer_groups,
+    consumer_one,
+    consumer_priority,
+    live_stream,
+)
 from millstream.bench.live import LivePair
 from millstream.bench.measure import PAYLOAD_BYTES, ReportRow, Step, memory_mib
 from millstream.bench.queue_bench import BATCH, LEASE_S, ClaimingWorker, QueueBench
@@ -119,7 +125,7 @@ def claim_deep(bench: QueueBench) -> ReportRow:
 
 
 def _deep(bench: QueueBench, kind: str, options: dict[str, Any]) -> ReportRow:
-    """A line of the rates from a shallow and a deep backlog, and the memory for it."""
+    """Measure claims from a shallow and from a deep backlog, and the memory of the deep one."""
     sizes = bench.sizes
     (queue, shallow), (deep_queue, deep) = (
         bench.filled(f"shallow-{kind}", size=sizes.shallow, options=options, label=_by_amount),
@@ -276,7 +282,7 @@ def route_many(bench: QueueBench) -> ReportRow:
 
 
 def _route(store: Store, name: str) -> int:
-    """Route some messages to a queue, durably, without claiming any; how far that has come."""
+    """Route messages to a queue without claiming any; return the offset behind the last one."""
     facts = store.view(lambda view: facts_of(view, name))
     assert facts is not None
     routed = route(store, facts, facts.fresh + WINDOW)
@@ -296,7 +302,11 @@ SUITE = Suite(
     claim_delayed,
     claim_singles_batch,
     claim_singles_one,
+    consumer_one,
+    consumer_groups,
+    consumer_priority,
     live_one,
+    live_stream,
     route_many,
     apart=True,
 )

@@ -131,6 +131,6 @@ class ClaimingWorker:
         self._held: list[Message] = []
 
     def step(self) -> int:
-        """Finish what is held and claim more; how many."""
+        """Acknowledge the held messages, claim a batch, and return its size."""
         self._held = self._queue.claim(self._batch, ack=self._held)
         return len(self._held)

@@ -17,6 +17,7 @@ import millstream
 from millstream import Message, aio
 from millstream.aio.database import Millstream as AsyncMillstream
 from millstream.aio.queue import Queue
+from millstream.bench.consumers import socket_consumer_one, socket_live
 from millstream.bench.delivery import (
     delivery_groups,
     delivery_latency,
@@ -30,6 +31,7 @@ from millstream.bench.measure import (
     payloads,
     seconds,
 )
+from millstream.bench.producers import socket_producer_one
 from millstream.bench.served import Bench, in_loop
 from millstream.bench.suite import Suite
 from millstream.bench.turns import Side, alternate
@@ -267,8 +269,11 @@ SUITE = Suite(
     socket_claim_one,
     socket_publish_batch,
     socket_claim_batch,
+    socket_consumer_one,
     socket_publish_inflight,
+    socket_producer_one,
     rest_publish,
+    socket_live,
     delivery_latency,
     delivery_waiting,
     delivery_groups,

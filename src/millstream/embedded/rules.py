@@ -13,23 +13,25 @@ from typing import Any, TypeVar
 from millstream import command as base
 from millstream.command import Command, Operation, Procedure, Read
 from millstream.embedded.space import stats_of
-from millstream.embedded.unsynced import list_unsynced
+from millstream.embedded.unsynced_contents import list_unsynced
 from millstream.engine.protocol import query_tables
-from millstream.errors import InvalidInput
+from millstream.errors import InvalidInput, MillstreamError
 from millstream.log import commands as c
 from millstream.log.reading import queries
 from millstream.log.rules import cursor_operations as cursors
 from millstream.log.rules import operations as rules
-from millstream.log.rules import publishing
+from millstream.log.rules import publishing, schemas
 from millstream.log.rules.ancestry import Tail
 from millstream.log.rules.append import Appending
 from millstream.log.rules.guards import GuardedRule
 from millstream.queue import commands as q
-from millstream.queue.rules import claims, endings, limiting, partitions, puts
+from millstream.queue.rules import claims, endings, gathering, limiting, partitions, puts
 from millstream.queue.rules import operations as queues
+from millstream.queue.rules import schemas as queue_schemas
 from millstream.queue.service import (
     assignment,
     bulk_reads,
+    by_dedup,
     by_id,
     cancel_wait,
     info,
@@ -45,7 +47,7 @@ from millstream.record import SetBackReader, SqlResult
 from millstream.replica import commands as r
 from millstream.replica import metadata, owner
 from millstream.replica.copies import adoption, giver, parcel
-from millstream.replica.forks import aside, fork
+from millstream.replica.forks import fork, setting_aside
 from millstream.replica.sync import follow
 from millstream.rooms import commands as m
 from millstream.rooms import history, instances, presence, resume, retained, send, sweep, tickets
@@ -67,7 +69,7 @@ def _follow(tx: WriteTransaction, tail: Tail) -> list[SetBackReader]:
     return move_queues(tx, tail)
 
 
-_READERS = aside.Readers(queue_past, _follow)
+_READERS = setting_aside.Readers(queue_past, _follow)
 
 
 def _maker(
@@ -84,6 +86,8 @@ _OPERATIONS: dict[type[Operation[Any]], Callable[[WriteTransaction, Any], Any]] 
     c.DeleteLog: GuardedRule(rules.delete_log, rooms.DELETE_GUARD),
     c.SetMetadata: rules.set_metadata,
     c.SetRetention: rules.set_retention,
+    c.SetSchema: schemas.set_schema,
+    c.DeleteSchema: schemas.delete_schema,
     c.TakeLog: rules.take_log,
     c.FreeLog: rules.free_log,
     c.ForkLog: fork.fork_log,
@@ -92,13 +96,15 @@ _OPERATIONS: dict[type[Operation[Any]], Callable[[WriteTransaction, Any], Any]] 
     r.StartReplica: adoption.start_replica,
     r.AdoptOwner: adoption.adopt_owner,
     r.AdoptState: adoption.adopt_state,
-    r.SetAside: lambda tx, command: aside.set_aside(tx, command, _READERS),
+    r.SetAside: lambda tx, command: setting_aside.set_aside(tx, command, _READERS),
     publishing.PublishParts: publishing.publish_parts,
     c.OpenCursor: cursors.open_cursor,
     c.Acknowledge: cursors.acknowledge,
     c.MoveCursor: cursors.move_cursor,
     c.DeleteCursor: cursors.delete_cursor,
     q.SpecifyQueue: queues.specify,
+    q.SetQueueSchema: queue_schemas.set_queue_schema,
+    q.DeleteQueueSchema: queue_schemas.delete_queue_schema,
     q.DeleteQueue: queues.delete,
     q.PauseQueue: queues.pause,
     q.PurgeQueue: queues.purge,
@@ -109,6 +115,7 @@ _OPERATIONS: dict[type[Operation[Any]], Callable[[WriteTransaction, Any], Any]] 
     q.RenewClaims: endings.renew,
     q.CancelWaiting: by_id.cancel_waiting_in_commit,
     q.NoteProgress: endings.note_progress,
+    q.EndMember: gathering.end_member,
     q.LimitGroup: limiting.limit_group,
     m.SpecifyRoom: rooms.specify,
     m.DeleteRoom: rooms.delete,
@@ -204,6 +211,7 @@ _READS: dict[type[Read[Any]], Callable[[Store, Any], Any]] = {
 
 _VIEWS: dict[type[Read[Any]], Callable[[View, Any], Any]] = {
     c.GetMetadata: queries.get_metadata,
+    c.GetSchemas: schemas.get_schemas,
     c.DescribeLog: queries.describe_log,
     c.DescribePartitions: queries.describe_partitions,
     c.ListLogs: queries.list_logs,
@@ -212,6 +220,8 @@ _VIEWS: dict[type[Read[Any]], Callable[[View, Any], Any]] = {
     c.GetOwner: owner.get_owner,
     c.GetParent: fork.get_parent,
     r.GetStampedMetadata: metadata.stamped_metadata,
+    q.FindByDedup: by_dedup.find_by_dedup,
+    q.GetQueueSchemas: queue_schemas.get_queue_schemas,
     q.ListGroupLimits: limiting.list_group_limits,
     m.DescribeRoom: rooms.describe_room,
     m.ListRooms: rooms.list_rooms,
@@ -303,13 +313,20 @@ _STEPS: dict[type, Callable[[WriteTransaction, Any], Any]] = {
 
 
 def run_steps(tx: WriteTransaction, steps: list[Any]) -> list[Any]:
-    """Run the steps of a transaction that are no SQL, and return their answers."""
+    """Run the steps of a transaction that are no SQL, and return their answers.
+
+    An error carries the number of its step, from 0.
+    """
     if len(steps) > STEPS_MAX:
         raise InvalidInput(f"{len(steps)} steps in a transaction; the limit is {STEPS_MAX}")
-    answers = []
-    for step in steps:
-        rule = _STEPS.get(type(step))
-        answers.append(operation(step)(tx) if rule is None else rule(tx, step))
+    answers: list[Any] = []
+    try:
+        for step in steps:
+            rule = _STEPS.get(type(step))
+            answers.append(operation(step)(tx) if rule is None else rule(tx, step))
+    except MillstreamError as error:
+        error.data.setdefault("step", len(answers))
+        raise
     return answers
 
 

@@ -16,7 +16,16 @@ from millstream.store.store import Store
 class SessionTurn:
     """The writer's turn, for a caller that blocks its thread."""
 
-    __slots__ = ("_store", "check", "roll_back", "sql", "turn")
+    __slots__ = (
+        "_store",
+        "begin_part",
+        "check",
+        "keep_part",
+        "roll_back",
+        "sql",
+        "turn",
+        "undo_part",
+    )
 
     def __init__(self, store: Store, turn: WriterTurn) -> None:
         self._store = store
@@ -25,6 +34,8 @@ class SessionTurn:
         self.check = turn.check
         self.sql = turn.sql
         self.roll_back = turn.roll_back
+        self.begin_part, self.keep_part = turn.begin_part, turn.keep_part
+        self.undo_part = turn.undo_part
 
     def commit(self, steps: list[Any]) -> list[Any]:
         """Run the steps, commit them with all statements, and return the answers of the steps."""

@@ -56,9 +56,9 @@ class SpaceUse(Struct, frozen=True, kw_only=True, omit_defaults=True):
     logs_left_off: int = 0
     """Logs whose waiting records were not counted: the figure is then a lower bound."""
     free_bytes: int | None = None
-    """None, as the fields below, for a store without a file."""
+    """Bytes of free pages. A store without a file has None here and in the fields below."""
     application_bytes: int | None = None
-    """None if the tables are too large to be counted; `other_bytes` includes them then."""
+    """None if the tables are too large to be counted; `other_bytes` then includes the tables."""
     other_bytes: int | None = None
     wal_bytes: int | None = None
     age_s: float = 0.0

@@ -10,9 +10,11 @@
     message_group, priority, dedup    as the arguments of `Queue.put`
 
 Every handle that may write looks for rows every 20 ms while the file is written (`store/keeper.py`), and
-moves them in the order of their ids. One commit deletes the rows and stores the messages, so each row is moved once, whichever
-process is killed. Two processes may read the same rows: the second one finds that they are gone, and
-stores nothing. A row that can never be moved goes to `millstream_inbox_failed`, with the reason.
+moves them in the order of their ids. One commit deletes the rows and stores the messages, so each row
+is moved once, whichever process is killed. Rows are read and checked before this commit. Meanwhile
+another process may move them, and SQLite gives their ids to new rows. So the commit reads the rows
+again, and stores nothing if they differ. A row that can never be moved goes to
+`millstream_inbox_failed`, with the reason.
 
 SQLite cannot notify another process, so the handles poll. Linux reports writes to the file, so there an
 idle handle sleeps.
@@ -59,8 +61,8 @@ BYTES_MAX = 8 * 1024 * 1024
 _COLUMNS = "queue, log, value, headers, key, deliver_at, message_group, priority, dedup"
 _LOOK = "SELECT 1 FROM millstream_inbox LIMIT 1"
 _READ = f"SELECT id, {_COLUMNS} FROM millstream_inbox WHERE id > ? ORDER BY id LIMIT ?"
-_TAKE = "DELETE FROM millstream_inbox WHERE id IN (SELECT value FROM json_each(?))"
-_TAKE_ALL = "DELETE FROM millstream_inbox WHERE id BETWEEN ? AND ?"
+_AMONG = "millstream_inbox WHERE id IN (SELECT value FROM json_each(?))"
+_BETWEEN = "millstream_inbox WHERE id BETWEEN ? AND ?"
 _KEEP = (
     f"INSERT INTO millstream_inbox_failed ({_COLUMNS}, reason, failed_at) "
     f"SELECT {_COLUMNS}, ?, ? FROM millstream_inbox WHERE id = ?"
@@ -101,7 +103,7 @@ class PostRefusal(NamedTuple):
 
 
 class PostsTaken(Conflict):
-    """Another process has moved the posts meanwhile."""
+    """The posts are not as they were read: another process has moved them, or a tool changed them."""
 
 
 def has_inbox(engine: Engine) -> bool:
@@ -217,7 +219,7 @@ def _store(
     if later:
         route_before(store, later)
     now_ms = store.clock.wall_ms()
-    store.run(partial(_moved, posts, deliveries, refusals, now_ms))
+    store.run(partial(_moved, sorted(posts, key=_id), deliveries, refusals, now_ms))
 
 
 def _moved(
@@ -228,22 +230,22 @@ def _moved(
     tx: WriteTransaction,
 ) -> None:
     with tx.savepoint():
+        which, bounds = _rows_of(posts)
+        if tx.select(f"SELECT id, {_COLUMNS} FROM {which} ORDER BY id", bounds) != posts:
+            raise PostsTaken("the posts are not as they were read")
         for post, reason in refusals:
             tx.sql(_KEEP, (reason, now_ms, _id(post)))
-        _take(tx, list(map(_id, posts)))
+        tx.sql(f"DELETE FROM {which}", bounds)
         for delivery in deliveries:
             operation(delivery.command)(tx)
 
 
-def _take(tx: WriteTransaction, ids: list[int]) -> None:
-    """Delete the rows of posts; raise `PostsTaken` if a row is missing."""
-    first, last = min(ids), max(ids)
-    if last - first + 1 == len(ids):  # one range takes a third of the time of single ids
-        taken = tx.sql(_TAKE_ALL, (first, last))
-    else:
-        taken = tx.sql(_TAKE, (msgspec.json.encode(ids).decode(),))
-    if taken.changed != len(ids):
-        raise PostsTaken("another process has moved the posts")
+def _rows_of(posts: list[Post]) -> tuple[str, tuple[int | str, ...]]:
+    """Return the condition for the rows of posts, which are in the order of their ids."""
+    ids = list(map(_id, posts))
+    if ids[-1] - ids[0] + 1 == len(ids):  # one range takes a third of the time of single ids
+        return _BETWEEN, (ids[0], ids[-1])
+    return _AMONG, (msgspec.json.encode(ids).decode(),)
 
 
 def planned(posts: list[Post], limits: Limits) -> tuple[list[PostDelivery], list[PostRefusal]]:
@@ -351,6 +353,8 @@ def _packed(value: Any) -> bytes:
         return data
     if value is None:
         raise InvalidInput("the value is NULL; 'null' is the JSON value")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InvalidInput(f"the value is {value!r}, and JSON has only finite numbers")
     return msgspec.json.encode(value)
 
 

@@ -75,7 +75,7 @@ class Tally:
         self._store = store
         self._lock = threading.Lock()
         self._changed: set[bytes] | None = None
-        """Entities changed since the last look; None if any may have changed."""
+        """Entities changed since the last look; None if every entity may have changed."""
         self._begun = False
         self._logs: dict[bytes, tuple[str, int]] = {}
         self._queues: dict[bytes, _CountedQueue] = {}

@@ -114,7 +114,7 @@ class SpooledRows:
             yield key, loaded(value)
 
 
-class Commit(Struct, frozen=True):
+class Commit(Struct, frozen=True, gc=False):
     """Rows to delete, and rows to put afterwards.
 
     `rows` has each key once, and can be iterated repeatedly. `deletes` are single keys, `ranges` are

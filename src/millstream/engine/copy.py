@@ -28,9 +28,9 @@ from millstream.engine.sqlite.checks import layer_for
 from millstream.engine.sqlite.engine import SqliteEngine
 from millstream.engine.sqlite.file import explained, inspect, patience
 from millstream.engine.sqlite.neighbour import is_open_here
-from millstream.engine.sqlite.partial import has_log, name_new_file, partial_file
 from millstream.engine.sqlite.rows import SqliteReader
 from millstream.engine.sqlite.sql import application_tables, stored_tables, table_rows
+from millstream.engine.sqlite.unfinished_file import has_log, name_new_file, partial_file
 from millstream.errors import CannotOpen, CorruptionError, DiskFull, InvalidInput, MillstreamError
 
 PARTIAL = ".copying"

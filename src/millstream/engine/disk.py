@@ -43,7 +43,7 @@ class FileSpace(NamedTuple):
 
 
 class LogSize(Protocol):
-    """The size of a write-ahead log, as an attribute: each commit reads it."""
+    """The size of a write-ahead log. Each commit reads the attribute, so reading must be cheap."""
 
     wal_bytes: int
 

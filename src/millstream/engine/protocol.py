@@ -24,7 +24,7 @@ Durability = Literal["full", "relaxed"]
 Mode = Literal["rw", "r"]
 """Whether a store is opened to be read and written, or only to be read."""
 
-Ability = Literal["sql", "forks", "paced", "replicated", "scrub", "changesets", "exchange"]
+Ability = Literal["sql", "forks", "paced", "replicated", "scrub", "changesets", "pages", "exchange"]
 """An ability of an engine beyond `Engine`.
 
     sql          the writer is a `SqlWriter`, snapshots are `SqlReader`s
@@ -33,6 +33,7 @@ Ability = Literal["sql", "forks", "paced", "replicated", "scrub", "changesets", 
     replicated   other nodes write the same rows, so a damaged node must not fold its rows
     scrub        the engine is `Scrubbable`: the background reads all rows again
     changesets   the writer is a `ChangesetWriter`: changes to the application's tables travel to nodes
+    pages        the engine is `Paged`: its rows are the pages of a SQLite file
     exchange     the engine is `Exchangeable`: a node of a cluster can keep its rows in a file
 """
 
@@ -118,6 +119,9 @@ class InteractiveWriter(Writer, SqlWriter, Protocol):
     def begin_statements(self) -> None:
         """Prepare for the first statement."""
 
+    def part(self, action: str) -> SqlResult:
+        """Run "SAVEPOINT", "RELEASE" or "ROLLBACK TO" for a part of the statements."""
+
     def check_constraints(self) -> None:
         """Raise `ConstraintViolation` if a deferred constraint does not hold; before the commit."""
 
@@ -126,7 +130,7 @@ class InteractiveWriter(Writer, SqlWriter, Protocol):
 
 
 class WriteEvents(Protocol):
-    """Reports writes of any process to a store. One thread waits; any thread may wake it."""
+    """Reports writes of any process to a store: one thread waits, and any thread can end its wait."""
 
     def wait(self, timeout_s: float) -> bool:
         """Wait for a write or a wake-up; return whether a write came since the last call.
@@ -211,14 +215,24 @@ class FilePages(Protocol):
         """Return pages, numbered from 1."""
 
 
-class Exchangeable(Protocol):
-    """What an engine has beyond `Engine` if it has the ability `exchange`."""
+class Paged(Protocol):
+    """What an engine has beyond `Engine` if it has the ability `pages`."""
 
     def pages(self) -> AbstractContextManager[tuple[FilePages, Snapshot]]:
         """Hold a snapshot, to read its pages in large pieces and its rows, beside running commits."""
 
     def copy_to(self, path: Path) -> None:
         """Write a consistent copy of all rows and tables into a new file."""
+
+    def verify(self, stop: Callable[[], bool]) -> bool:
+        """Read every page, beside running commits; False if `stop` ended it.
+
+        Raises `CorruptionError` for a damaged page.
+        """
+
+
+class Exchangeable(Paged, Protocol):
+    """What an engine has beyond `Paged` if it has the ability `exchange`."""
 
     def exchange(self, path: Path, *, aside: Path) -> None:
         """Replace the engine's file by another file, and move the old one aside; reads wait."""

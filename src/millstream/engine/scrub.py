@@ -1,4 +1,4 @@
-"""The scrub: the background reads every row of a store again, to find damage before a user needs the row.
+"""The scrub: the background reads every row of a store again, to find damage before a user needs it.
 
 A pass goes through all stages of the engine in small steps. A step ends after `share` of a second, and
 a pause follows that limits the scrub to this share of time, also on a slow disk. A handle does not
@@ -50,7 +50,7 @@ ScrubState = Literal["off", "waiting", "running", "resting", "elsewhere"]
 
 
 class Scrub:
-    """The scrub of one handle; `turn` belongs to the keeper, `report` to any thread."""
+    """The scrub of one handle; `turn` belongs to the keeper, `pass_over` and `report` to any thread."""
 
     def __init__(
         self,
@@ -61,7 +61,8 @@ class Scrub:
         needs: Reference = lambda _key, _value: None,
         lost: Callable[[bytes, bytes], str] = lambda _parent, _child: "",
     ) -> None:
-        """`whose` names the store. `lost` describes the loss by a missing row, or returns an empty text."""
+        """`whose` names the store. `lost` describes the loss by a missing row, or returns an empty
+        text."""
         self._engine = cast(Scrubbable, engine) if "scrub" in engine.abilities else None
         self._clock, self._whose, self._store_name = clock, whose, ""
         self._needs, self._lost = needs, lost
@@ -70,6 +71,9 @@ class Scrub:
         self._file = NotesFile(self._store_file)
         self._lock = threading.Lock()
         """Guards the notes: reports are made on other threads."""
+        self._reading = threading.Lock()
+        """Held by the thread that reads: a second reader would continue one stage at the place of
+        another."""
         self._notes = Notes()
         self._due_s = clock.seconds() + FIRST_S
         self._noted_s = self._news_s = clock.seconds()
@@ -88,36 +92,31 @@ class Scrub:
         self._share = check_share(share)
 
     def turn(self) -> None:
-        """Take a step if one is due; the keeper calls it each second. Damage is noted, not raised."""
+        """Take a step if one is due; the keeper calls `turn` every second. Damage is noted, not raised.
+
+        Beside `pass_over` there is no step to take.
+        """
         if not self._share or self._engine is None or self._clock.seconds() < self._due_s:
             return
-        if not self._file.is_held and not self._begin():
-            self._due_s = self._clock.seconds() + FIRST_S
+        if not self._reading.acquire(blocking=False):
             return
-        began_s = self._clock.seconds()
         try:
-            if self._notes.is_running or self._is_pass_due():
-                self._step()
-                took_s = self._clock.seconds() - began_s
-                self._due_s = began_s + max(TURN_S, took_s / self._share)
-            else:
-                self._note_if_due()
-                self._due_s = began_s + FIRST_S
-            self.last_failure = None
-        except (
-            MillstreamError
-        ) as error:  # a missing or busy file, for example, which callers report
-            self.last_failure = error.message
-            self._due_s = began_s + FIRST_S
+            self._take_turn()
+        finally:
+            self._reading.release()
 
     def pass_over(self) -> None:
-        """Run a complete pass on the caller's thread, without pauses; for tests and tools."""
+        """Run a complete pass on the caller's thread, without pauses; for tests and tools.
+
+        A pass that the keeper has begun starts again.
+        """
         assert self._engine is not None
-        if not self._file.is_held and not self._begin():
-            return
-        self._step()
-        while self._notes.is_running:
-            self._step()
+        with self._reading:
+            if not self._file.is_held and not self._begin():
+                return
+            self._start_pass(self._engine.scrub_stages[0])
+            while self._notes.is_running:
+                self._step()
 
     def report(self) -> dict[str, Any]:
         """Return the state of the scrub for `stats`."""
@@ -190,6 +189,26 @@ class Scrub:
         return f"{self._store_name} {inode}"
 
     # One step.
+
+    def _take_turn(self) -> None:
+        if not self._file.is_held and not self._begin():
+            self._due_s = self._clock.seconds() + FIRST_S
+            return
+        began_s = self._clock.seconds()
+        try:
+            if self._notes.is_running or self._is_pass_due():
+                self._step()
+                took_s = self._clock.seconds() - began_s
+                self._due_s = began_s + max(TURN_S, took_s / self._share)
+            else:
+                self._note_if_due()
+                self._due_s = began_s + FIRST_S
+            self.last_failure = None
+        except (
+            MillstreamError
+        ) as error:  # a missing or busy file, for example, which callers report
+            self.last_failure = error.message
+            self._due_s = began_s + FIRST_S
 
     def _step(self) -> None:
         notes, engine = self._notes, self._engine

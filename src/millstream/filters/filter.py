@@ -39,7 +39,7 @@ class Filter:
     names: frozenset[str] = field(init=False, compare=False, repr=False)
     fields: frozenset[str] = field(init=False, compare=False, repr=False)
     anchor: Anchor | None = field(init=False, compare=False, repr=False)
-    """A header and its possible texts: every matching message has one of these texts there."""
+    """A header and its possible texts: a message without these texts cannot match."""
     _holds: Test = field(init=False, compare=False, repr=False)
     _fails: Test = field(init=False, compare=False, repr=False)
 

@@ -105,7 +105,7 @@ def pack_header_column(
     count: int,
     limits: Limits,
 ) -> Sequence[bytes] | None:
-    """Encode the headers of several records with their content types; None without any header."""
+    """Encode the headers of several records with their content types; return None if no record has a header."""
     if headers is None and kinds is None:
         return None
     if kinds is None and headers is not None and _are_dicts(headers):

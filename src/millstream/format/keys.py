@@ -155,7 +155,7 @@ metadata = _of_one(METADATA)
 """Log id → the key of a log's metadata."""
 
 fork = _of_one(FORK)
-"""Log id → the key of a fork's row: its parent and its fork point."""
+"""Log id → the key of a fork's row: the parent and the fork point."""
 
 roster = _of_one(ROSTER)
 """Queue id → the key of a queue's roster: its groups in use."""
@@ -264,7 +264,8 @@ def number(key: bytes) -> int:
 
 
 def pair(key: bytes) -> tuple[int, int]:
-    """Return the two numbers in a key that is a prefix and two u64: of an entry, log and last offset."""
+    """Return the two numbers in a key that is a prefix and two u64: of an entry, log and last
+    offset."""
     try:
         first, second = _TWO.unpack(key)
     except struct.error as error:

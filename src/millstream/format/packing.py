@@ -95,18 +95,60 @@ def pack_batch(
     if count > limits.batch_records_max:
         raise too_large("a batch", count, limits.batch_records_max, unit="records")
     payload, kinds, valid = _pack_values(values, limits)
-    constant = timestamps if isinstance(timestamps, int) else None
-    columns, metadata = block.encode_metadata(
-        timestamps=(
-            [check_timestamp(ms) for ms in timestamps] if isinstance(timestamps, Sequence) else None
-        ),
+    column = timestamps if isinstance(timestamps, Sequence) else None
+    constant = None if isinstance(timestamps, Sequence) else timestamps
+    return _pack_columns(
+        payload,
+        count=count,
         keys=_pack_keys(keys, limits),
         headers=pack_header_column(headers, kinds, count, limits),
         valid=valid,
+        timestamps=None if column is None else [check_timestamp(ms) for ms in column],
+        timestamp_ms=None if constant is None else check_timestamp(constant),
+        limits=limits,
+    )
+
+
+def pack_checked(
+    values: Sequence[bytes | None],
+    *,
+    keys: Sequence[bytes | None],
+    header_cells: Sequence[bytes],
+    timestamps: Sequence[int],
+    limits: Limits,
+) -> Single | Batch:
+    """Pack one or more records whose keys, packed headers and timestamps were checked before."""
+    if len(values) == 1:
+        return Single(values[0], keys[0], header_cells[0], timestamps[0])
+    payload, _, valid = _pack_values(values, limits)
+    return _pack_columns(
+        payload,
+        count=len(values),
+        keys=keys if any(key is not None for key in keys) else None,
+        headers=header_cells if any(header_cells) else None,
+        valid=valid,
+        timestamps=timestamps,
+        timestamp_ms=None,
+        limits=limits,
+    )
+
+
+def _pack_columns(
+    payload: bytes,
+    *,
+    count: int,
+    keys: Sequence[bytes | None] | None,
+    headers: Sequence[bytes] | None,
+    valid: Sequence[bool] | None,
+    timestamps: Sequence[int] | None,
+    timestamp_ms: int | None,
+    limits: Limits,
+) -> Batch:
+    columns, metadata = block.encode_metadata(
+        timestamps=timestamps, keys=keys, headers=headers, valid=valid
     )
     if len(payload) + len(metadata) > limits.batch_bytes_max:
         raise too_large("a batch", len(payload) + len(metadata), limits.batch_bytes_max)
-    timestamp_ms = None if constant is None else check_timestamp(constant)
     return batch_of(count, payload, columns, metadata, timestamp_ms)
 
 

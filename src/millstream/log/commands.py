@@ -21,6 +21,11 @@ from millstream.format.packing import Batch, Single
 from millstream.log.model.acknowledged import Range
 from millstream.log.model.block import RecordBlock
 from millstream.record import CursorInfo, Extent, LogInfo, Merged, Owner, Producer, Retention
+from millstream.schema.history import SchemaVersion
+from millstream.schema.model import StructType
+
+SCHEMAS = "schemas"
+"""The ability of servers that know schemas."""
 
 
 class CreateLog(Operation[bool], frozen=True):
@@ -92,6 +97,46 @@ class SetMetadata(Operation[None], frozen=True):
     expect: Any = None
     compare: bool = False
     """Whether to compare with `expect`; None means that the entry must not exist."""
+
+
+class SetSchema(Operation[SchemaVersion], frozen=True):
+    """Give a log a schema, or its schema another version; return the newest version.
+
+    A schema that the log has already changes nothing but the mode.
+    """
+
+    traits = Traits(
+        needs=(
+            on_log("write"),
+            Right("log", "admin", "log", when=("force", True)),
+            Right("log", "admin", "log", when=("mode", "warn")),
+        ),
+        repeat="harmless",
+        is_step=True,
+        ability=SCHEMAS,
+    )
+
+    log: str
+    schema: StructType
+    mode: str = "enforce"
+    force: bool = False
+    """Whether to accept a schema that conflicts with the version before."""
+
+
+class DeleteSchema(Operation[bool], frozen=True):
+    """Forget the schema of a log with its versions; return False if the log has none."""
+
+    traits = Traits(needs=(on_log("admin"),), repeat="harmless", is_step=True, ability=SCHEMAS)
+
+    log: str
+
+
+class GetSchemas(Read[list[SchemaVersion]], frozen=True):
+    """Return the versions of the schema of a log, the oldest first; empty without a schema."""
+
+    traits = Traits(needs=(on_log("read"),), ability=SCHEMAS)
+
+    log: str
 
 
 class SetRetention(Operation[None], frozen=True):

@@ -19,6 +19,9 @@ from millstream.objects.address import ObjectAddress, settings_of
 REQUEST_S_MAX = 30.0
 """Timeout of a request, with its retries."""
 
+METADATA_SERVER = "169.254.169.254"
+"""The address at which clients of S3 without credentials ask the machine for some."""
+
 STAGED = "staging"
 """The folder of objects that bulk writers have staged, until the writer adopts them."""
 
@@ -196,8 +199,22 @@ class ObjectFolder:
         )
 
     def _failed(self, error: BaseException) -> StoreError:
-        cause = str(error).partition("\n")[0]
-        return StoreError(f"{self.address.text} does not answer as it should: {cause}", cause=cause)
+        cause, place = str(error).partition("\n")[0], self.address.text
+        if isinstance(
+            error, self._errors.PermissionDeniedError | self._errors.UnauthenticatedError
+        ):
+            text = (
+                f"{place} refused a request: the credentials need the rights to read, write, delete and "
+                f"list its objects ({cause})"
+            )
+        elif METADATA_SERVER in cause:
+            text = (
+                f"{place}: no credentials were found; set AWS_ACCESS_KEY_ID and "
+                "AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
+            )
+        else:
+            text = f"{place} does not answer as it should: {cause}"
+        return StoreError(text, cause=cause)
 
 
 def tag_of(facts: Mapping[str, Any]) -> str:

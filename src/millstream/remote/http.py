@@ -120,7 +120,7 @@ class HttpClient:
         """Send a request and yield its answer while the body still arrives. Raises `BrokenHttp`.
 
         A connection error inside the block becomes a `BrokenHttp` too, and ends the connection: the
-        next request opens another one.
+        next request opens a new connection.
         """
         sent_body = body if body or method == "POST" else None
         sent_headers = {**self._address.headers(), **(headers or {})}

@@ -45,6 +45,7 @@ from millstream.remote.repeats import (
     unreachable,
 )
 from millstream.wire import commands as wire
+from millstream.wire.abilities import missing_ability, needed_abilities
 
 FRAME_BYTES = 1 << 20
 """A larger frame is sent at once, so that the server can begin."""
@@ -73,6 +74,7 @@ class PendingRequest(ABC):
     """A command on its way, and the caller that waits for its answer."""
 
     __slots__ = (
+        "abilities",
         "body",
         "command",
         "first_sent_s",
@@ -87,6 +89,8 @@ class PendingRequest(ABC):
         self.command = command
         self.body = self.encode(command)
         self.waits = waits(command)
+        self.abilities = needed_abilities(command)
+        """The abilities that a server must have for the command."""
         self.sent = False
         """Whether the request may have reached a server."""
         self.number = 0
@@ -166,6 +170,10 @@ class Pipeline:
         requests: list[tuple[int, Raw]] = []
         size = FRAME_OVERHEAD_BYTES
         for request in self._sendable(hello):
+            if request.abilities and not request.abilities.issubset(hello.abilities):
+                missing = request.abilities.difference(hello.abilities)
+                request.settle(missing_ability(missing, request.command, hello.release))
+                continue
             needed = len(request.body) + REQUEST_OVERHEAD_BYTES
             if needed + FRAME_OVERHEAD_BYTES > hello.frame_bytes_max:
                 request.settle(_too_large(needed, hello.frame_bytes_max))

@@ -18,14 +18,17 @@ from millstream.errors import InvalidInput, TooLarge
 from millstream.format import keys
 from millstream.format.packing import TIMESTAMP_MS_MAX
 from millstream.log.model.metadata import (
+    SCHEMA_KEY,
     TOMBSTONES_MAX,
     Meta,
     MetadataState,
     Set,
     Stamp,
     check_limits,
+    values_of,
 )
 from millstream.log.model.names import check_integer, check_name, check_text
+from millstream.log.model.schemas import check_entry
 from millstream.log.rules.operations import find_log, need_log
 from millstream.replica.commands import GetStampedMetadata
 from millstream.store.commit.transaction import WriteTransaction
@@ -95,6 +98,8 @@ def check_entries(entries: Entries) -> None:
         present: Any = meta.present
         if type(present) is not bool or (not present and meta.value is not None):
             raise InvalidInput(f"metadata {key!r} is deleted and has a value")
+        if key == SCHEMA_KEY and present:
+            check_entry(meta)
 
 
 def adopt_metadata(tx: WriteTransaction, log: str, entries: Entries) -> int:
@@ -113,8 +118,9 @@ def adopt_metadata(tx: WriteTransaction, log: str, entries: Entries) -> int:
 
 
 def _check_size(tx: WriteTransaction, log: str, entries: dict[str, Meta]) -> None:
-    values = {key: meta.value for key, meta in entries.items() if meta.present}
-    deleted, deleted_max = len(entries) - len(values), 2 * TOMBSTONES_MAX
+    values = values_of(entries)
+    deleted = sum(not meta.present for meta in entries.values())
+    deleted_max = 2 * TOMBSTONES_MAX
     if deleted > deleted_max:
         raise TooLarge(
             f"the metadata of log {log!r} would have {deleted:,} deleted entries; "

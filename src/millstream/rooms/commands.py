@@ -7,6 +7,7 @@ from typing import Literal
 from msgspec import field
 
 from millstream.command import Operation, Procedure, Read, Right, Traits, on_room, on_store
+from millstream.rooms.frame_order import Turn
 from millstream.rooms.model import (
     InstanceInfo,
     InstanceTaken,
@@ -24,7 +25,6 @@ from millstream.rooms.model import (
     Watermark,
 )
 from millstream.rooms.settings import RoomSettings
-from millstream.rooms.turns import Turn
 
 LEASE_MS = 30_000
 """How long an instance counts as alive after its last renewal."""

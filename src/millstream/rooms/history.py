@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from millstream.errors import CorruptionError, InvalidInput, Truncated
+from millstream.errors import InvalidInput
 from millstream.log.reading import reader
-from millstream.log.reading.salvage import behind
+from millstream.log.reading.salvage import readable_headers
 from millstream.rooms.commands import FindHistory
 from millstream.rooms.events import RECORD
 from millstream.rooms.names import HISTORY_MAX, RESERVED_TYPES, log_of
@@ -22,7 +22,6 @@ SEARCHED_MAX = 20_000
 """Offsets that are searched: messages of other types may lie between the wanted ones."""
 
 FIRST_STEP = 256
-READ_BYTES = 1024 * 1024
 
 
 def check_history(count: int) -> int:
@@ -59,21 +58,6 @@ def find_history(store: Store, query: FindHistory) -> int:
 
 def _types(store: Store, log: str, start: int, stop: int) -> Iterator[tuple[int, str]]:
     """Yield the offset and the type of each readable message in [start, stop)."""
-    while start < stop:
-        try:
-            blocks = reader.read_blocks(
-                store, log, start=start, stop=stop, bytes_max=READ_BYTES, values=False
-            )
-        except Truncated as error:
-            start = max(start + 1, int(error.data["start"]))
-            continue
-        except CorruptionError as error:
-            start = behind(error, start, stop)
-            continue
-        if not blocks:
-            return
-        for block in blocks:
-            for offset, headers in zip(block.offsets, block.headers(), strict=True):
-                kind = headers.get(TYPE)
-                yield offset, kind if isinstance(kind, str) and kind else RECORD
-        start = blocks[-1].offsets.stop
+    for offset, headers in readable_headers(store, log, start, stop):
+        kind = headers.get(TYPE)
+        yield offset, kind if isinstance(kind, str) and kind else RECORD

@@ -32,7 +32,7 @@ class Connection(Struct, array_like=True, frozen=True):
     state: bytes = NO_STATE
     """The state of the connection: a JSON object; empty without a state."""
     turn: int = 0
-    """Counts the states that the user has set; 0 if this connection has set none."""
+    """Counts the states that the user has set; 0 before the first state of the connection."""
 
 
 _decode = msgspec.msgpack.Decoder(Connection).decode

@@ -9,6 +9,7 @@ from millstream.limits import MiB, too_large
 from millstream.log.commands import Append
 from millstream.log.rules.operations import append
 from millstream.rooms.commands import Broadcast, SendToRoom
+from millstream.rooms.frame_order import take_turn
 from millstream.rooms.lookup import FoundRoom, make_room
 from millstream.rooms.model import Sent
 from millstream.rooms.names import log_of
@@ -16,7 +17,6 @@ from millstream.rooms.packed_messages import pack_messages
 from millstream.rooms.resume import check_generation
 from millstream.rooms.retained import encode_value
 from millstream.rooms.state import RetainedCounted
-from millstream.rooms.turns import take_turn
 from millstream.store.commit.transaction import WriteTransaction
 
 MESSAGES_MAX = 10_000

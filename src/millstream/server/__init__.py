@@ -1,1 +1,1 @@
-"""The server: one process, one port; REST, a streaming socket, tokens, metrics."""
+"""The server: a process with a port; REST, a streaming socket, tokens, metrics."""

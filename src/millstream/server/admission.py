@@ -40,9 +40,9 @@ from millstream.errors import Unauthenticated
 from millstream.queue.commands import ClaimMessages
 from millstream.server.auth.access import Principal
 from millstream.server.auth.need import Need
+from millstream.server.auth.query_turns import Turns
 from millstream.server.auth.quota import Quota
 from millstream.server.auth.tokens import Tokens
-from millstream.server.auth.turns import Turns
 from millstream.server.bounds import bounded, check_command
 from millstream.server.claim_counts import ClaimCounts
 from millstream.server.observe.meter import Meter

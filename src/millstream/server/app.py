@@ -7,6 +7,8 @@ from starlette.routing import BaseRoute, WebSocketRoute
 
 from millstream.server.core import Core
 from millstream.server.docs.endpoints import routes
+from millstream.server.gateways.sqs.gateway import SqsGateway
+from millstream.server.gateways.sqs.road import SqsRoads
 from millstream.server.listen.guard import Guard
 from millstream.server.pages import WebPages
 from millstream.server.problems import NoSocket, nothing_here
@@ -30,5 +32,9 @@ def make_app(core: Core, hub: Hub | None = None) -> Guard:
         WebSocketRoute("/{path:path}", NoSocket()),
     ]
     guard = Guard(Starlette(routes=joined, exception_handlers={404: nothing_here}), core)
-    guard.hot = HotEndpoints(core, guard, paths)  # assigned, since it asks the guard for principals
+    sqs = SqsRoads(SqsGateway(core))
+    guard.foreign = sqs
+    guard.hot = HotEndpoints(
+        core, guard, paths, sqs
+    )  # assigned, since it asks the guard for principals
     return guard

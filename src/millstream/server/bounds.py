@@ -29,6 +29,7 @@ from millstream.queue.model.spec import QueueSpec
 from millstream.replica.commands import Parcel
 from millstream.rooms.model import RoomMessage
 from millstream.rooms.settings import RoomSettings
+from millstream.schema.model import StructType
 from millstream.server.settings import Settings
 
 PAGE_MAX = 10_000
@@ -43,7 +44,9 @@ RUNS_MAX = 100_000
 _RUNS = ("claims", "acked")
 _RESULTS = "results"
 _LEASE = "lease_ms"
-_CHECKED_ELSEWHERE = (Single, Batch, RecordBlock, Parcel, QueueSpec, RoomSettings, RoomMessage)
+_CHECKED_ELSEWHERE = (
+    *(Single, Batch, RecordBlock, Parcel, QueueSpec, RoomSettings, RoomMessage, StructType),
+)
 """Types with checks of their own: `check_records` for packed records, the rules for the others."""
 
 _WITH_RECORDS = (logs.Append, queues.PutMessages, queues.PutReported)
@@ -184,6 +187,10 @@ def check_records(command: Command[Any], limits: Limits) -> None:
             check_records(step, limits)
     elif isinstance(command, queues.ReplaceFailed):
         check_packed(command.record, limits)
+    elif isinstance(command, queues.EndMember):
+        check_packed(command.outcome, limits)
+        if command.following is not None:
+            check_packed(command.following, limits)
     elif isinstance(command, logs.SetMetadata):
         check_json(command.value, bytes_max=limits.metadata_bytes_max)
         check_json(command.expect, bytes_max=limits.metadata_bytes_max)

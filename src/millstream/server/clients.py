@@ -1,8 +1,9 @@
 """Clients: the open connections of a server, and the messages that each client has claimed.
 
-An operator asks which workers are connected, what each worker holds, and where it waits. Sockets and
-rooms have an entry per connection. Requests over HTTP come and go, so all requests of a token share
-the entry of the token, which exists while a request waits for messages or messages are claimed.
+An operator asks for the connected workers, for their messages, and for the queues where they wait.
+Sockets and rooms have an entry per connection. Requests over HTTP come and go, so all requests of a
+token share the entry of the token, which exists while a request waits for messages or messages are
+claimed.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from starlette.types import Receive, Scope, Send
 
 from millstream.cluster.read_level import STRONG, ReadLevel
-from millstream.command import Command, Operation, is_repeatable
+from millstream.command import Command, Operation, Stats, is_repeatable
 from millstream.embedded.rules import put_for_later
 from millstream.errors import (
     CorruptionError,
@@ -32,10 +32,11 @@ from millstream.server.admission import Admission, Call
 from millstream.server.auth.access import Principal, copyable, visible
 from millstream.server.auth.authentication import Authentication
 from millstream.server.auth.need import Need, names_parent, needs_of_parent
+from millstream.server.auth.query_turns import Turns
 from millstream.server.auth.quota import Quota
 from millstream.server.auth.tickets import mint_browser_ticket, mint_ticket
 from millstream.server.auth.tokens import Tokens
-from millstream.server.auth.turns import Turns
+from millstream.server.backup_downloads import BackupDownloads
 from millstream.server.backups import ServerBackups
 from millstream.server.claim_counts import ClaimCounts
 from millstream.server.clients import Clients
@@ -91,10 +92,10 @@ class HttpRelay(Protocol):
     """Passes requests on to another server, as the guard uses it."""
 
     def takes(self, scope: Scope, asker: Asker) -> bool:
-        """Whether another server must answer a request."""
+        """Return whether a request goes to another server, which must answer it."""
 
     async def hand_on(self, scope: Scope, receive: Receive, send: Send, asker: Asker) -> bool:
-        """Let the other server answer; False if this server must answer itself by now."""
+        """Let the other server answer; return False if this server has become the one that must."""
 
     def close(self) -> None:
         """Close all connections."""
@@ -126,9 +127,11 @@ class Core:
         """The pair of a primary and its standby, if the server is part of a pair."""
         self.copies = Copies(store.engine, store.clock)
         """Serves copies of the store to other nodes."""
+        self.downloads = BackupDownloads(store.engine, store.clock)
+        """Serves the store to clients that back it up."""
         self.closing = asyncio.Event()
         """Set when the server is told to stop, so that waiting requests end."""
-        self.tokens = Tokens(self.session)
+        self.tokens = Tokens(self.session, store.engine.folder())
         self.authentication = Authentication(
             self.tokens, store.clock, needs_tokens=settings.needs_tokens()
         )
@@ -138,7 +141,7 @@ class Core:
         self.meter = Meter()
         store.listeners.add(commit=self.meter.committed)
         self.backups = _backups(store, settings, siblings)
-        """The backups that this process makes of the store; None without a place for them."""
+        """The backups that this process makes of the store; None if no place for backups is set."""
         slow = SlowCommands(store.clock, settings.slow_ms)
         store.listeners.add(commit=slow.committed)
         self.checkup = Checkup(
@@ -297,7 +300,24 @@ class Core:
             parent = await self.session.execute(GetParent(command.log))  # type: ignore[attr-defined]
             for need in () if parent is None else needs_of_parent(command, parent):
                 principal.require(need)
-        return await self.session.execute(command, turns)
+        answer = await self.session.execute(command, turns)
+        if isinstance(command, Stats):
+            return {**answer, **self._backup_facts()}  # type: ignore[dict-item, return-value]
+        return answer
+
+    def backup_age_s(self) -> float | None:
+        """Return the age of the newest backup that this process made or sent; None without one."""
+        ages = [self.downloads.age_s()]
+        if self.backups is not None and self.backups.stored_ms:
+            ages.append(self.backups.age_s())
+        return min((age_s for age_s in ages if age_s is not None), default=None)
+
+    def _backup_facts(self) -> dict[str, Any]:
+        age_s = self.backup_age_s()
+        facts = {} if age_s is None and self.backups is None else {"backup_age_s": age_s}
+        if self.backups is not None:
+            facts["backup_failures"] = self.backups.failures
+        return facts
 
     async def _seen(self, principal: Principal, command: Any, need: Need | None) -> Any:
         """Answer a listing with the names that a principal may see."""
@@ -361,6 +381,7 @@ class Core:
         if self.relay is not None:
             self.relay.close()
         self.copies.close()
+        await self.downloads.close()
         if self.backups is not None:
             await asyncio.to_thread(self.backups.close)
         await self.live.close()

@@ -164,7 +164,7 @@ def versioned(folder: str) -> str:
 
 
 def version_of(bodies: Mapping[str, bytes]) -> str:
-    """Return the version of files: it changes with any file."""
+    """Return the version of files: a changed file changes the version."""
     digest = hashlib.sha256()
     for path, body in sorted(bodies.items()):
         digest.update(b"%s\0%d\0%s" % (path.encode(), len(body), body))

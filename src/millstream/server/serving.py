@@ -183,7 +183,7 @@ class Serving:
     def give_up(self, reason: MillstreamError) -> None:
         """Stop because the store has ended, so that a supervisor starts the server again.
 
-        Any thread may call this.
+        Threads may call `give_up` at any time.
         """
         self._failure = reason
         event = "store_fenced" if isinstance(reason, Fenced) else "store_poisoned"

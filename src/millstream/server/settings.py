@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal, get_args
 
 from msgspec import Struct
@@ -128,11 +129,26 @@ class Settings(Struct, frozen=True, kw_only=True):
     backup_follow: bool = False
     """Whether every commit goes to the backup, about a second after it was made."""
 
+    sqs_account: str = "123456789012"
+    """The account of SQS queues that have no other account, as AWS writes accounts."""
+
+    sqs_region: str = "us-east-1"
+    """The region of SQS whose queues have plain names, and of requests that name no region."""
+
     def check(self) -> None:
         """Refuse settings that open a store to every client of the network, or are out of range."""
         if self.rooms_profile not in PROFILE_NAMES:
             raise InvalidInput(
                 f"rooms_profile is {', '.join(PROFILE_NAMES)}, not {self.rooms_profile!r}"
+            )
+        if (
+            not (self.sqs_account.isascii() and self.sqs_account.isdigit())
+            or len(self.sqs_account) != 12
+        ):
+            raise InvalidInput(f"sqs_account has twelve digits, not {self.sqs_account!r}")
+        if not re.fullmatch(r"[a-z0-9-]{1,64}", self.sqs_region):
+            raise InvalidInput(
+                f"sqs_region is the name of a region, such as us-east-1, not {self.sqs_region!r}"
             )
         if not 0.1 <= self.instance_lease_s <= 3_600:
             raise InvalidInput(

@@ -26,6 +26,7 @@ NAMES = (
     "maxRecordsPerPartition", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
     "failOnDataLoss", "includeHeaders", "typedHeaders", "metadataOnly", "filter", "cursor",
     "queue", "state", "log", "topic", "assign", "queues", "txnAppId", "txnVersion", "archive",
+    "rawValues", "columns", "columnNameOfCorruptRecord",
 )  # fmt: skip
 """All options of the source."""
 

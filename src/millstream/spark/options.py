@@ -21,6 +21,9 @@ EARLIEST, LATEST = -2, -1
 STATES = ("available", "delayed", "in_flight", "done", "failed", "attempts")
 
 
+MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
+"""What becomes of a record that does not fit, as Spark's JSON source names it."""
+
 DELAY_MS = 15 * 60 * 1000
 """How long a stream waits at most for `minOffsetsPerTrigger`, as Kafka's does."""
 
@@ -81,6 +84,14 @@ class ReadOptions(Struct, frozen=True, kw_only=True):
     """The archive that holds the beginnings of the logs."""
     assigned: bool = False
     """True if `logs` names partitions: partition 0 is then named by the partitioned log itself."""
+    raw_values: bool = False
+    """Whether values of logs with a schema are bytes too."""
+    columns: bool = False
+    """Whether each field of a schema is a column."""
+    mode: str = "PERMISSIVE"
+    """How the read treats records that do not fit their schema."""
+    corrupt_column: str = "_corrupt"
+    """The name of the column that reports misfits."""
 
     def shown(self, log: str) -> tuple[str, int]:
         """Return the topic and partition that rows of a log show: as the user named the log."""
@@ -152,11 +163,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool | None = None) -
     strategy = texts.text("startingOffsetsByTimestampStrategy") or "error"
     if strategy not in ("error", "latest"):
         raise texts.wrong("startingOffsetsByTimestampStrategy", "'error' or 'latest'")
-    headers = "kafka" if texts.flag("includeHeaders", False) else ""
-    if texts.flag("typedHeaders", False):
-        if headers:
-            raise InvalidInput("options includeHeaders and typedHeaders: expected only one of them")
-        headers = "typed"
+    raw_values, columns, mode = _typed_options(texts)
     return ReadOptions(
         place=texts.place(),
         logs=tuple(texts.names("subscribe") or texts.assigned()),
@@ -171,7 +178,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool | None = None) -
         min_partitions=texts.number("minPartitions", 1, BINS_MAX),
         max_records=texts.number("maxRecordsPerPartition", 1, NUMBER_MAX),
         fail_on_data_loss=texts.flag("failOnDataLoss", True),
-        headers=headers,
+        headers=_header_form(texts),
         values=not texts.flag("metadataOnly", False),
         filter=condition,
         cursor=cursor,
@@ -179,7 +186,34 @@ def read_options(options: Mapping[str, str], *, streaming: bool | None = None) -
         state=state,
         archive=archive,
         assigned=bool(texts.text("assign")),
+        raw_values=raw_values,
+        columns=columns,
+        mode=mode,
+        corrupt_column=texts.text("columnNameOfCorruptRecord") or "_corrupt",
     )
+
+
+def _header_form(texts: OptionTexts) -> str:
+    if not texts.flag("typedHeaders", False):
+        return "kafka" if texts.flag("includeHeaders", False) else ""
+    if texts.flag("includeHeaders", False):
+        raise InvalidInput("options includeHeaders and typedHeaders: expected only one of them")
+    return "typed"
+
+
+def _typed_options(texts: OptionTexts) -> tuple[bool, bool, str]:
+    """Return how values of logs with a schema are read: as bytes, as columns, and in which mode."""
+    raw_values, columns = texts.flag("rawValues", False), texts.flag("columns", False)
+    if raw_values and columns:
+        raise InvalidInput("options rawValues and columns: expected only one of them")
+    mode = texts.text("mode").upper() or "PERMISSIVE"
+    if mode not in MODES:
+        raise texts.wrong("mode", f"one of {', '.join(MODES)}")
+    if columns and (
+        texts.text("archive") or texts.text("queue") or texts.flag("metadataOnly", False)
+    ):
+        raise InvalidInput("option columns: is for the values of logs that have a schema")
+    return raw_values, columns, mode
 
 
 def _condition(texts: OptionTexts) -> str:

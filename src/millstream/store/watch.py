@@ -74,8 +74,8 @@ class Watch:
     def follow(self, tell: Tell) -> None:
         """Call `tell`, from any thread, with the keys that each commit changed, until `unfollow`.
 
-        `tell` must be quick and must not use the store. It starts no polling: commits of other processes
-        are reported once a caller reads the store.
+        `tell` must be quick and must not use the store. It starts no polling: commits of other
+        processes are reported once a caller reads the store.
         """
         with self._lock:
             self.followers = (*self.followers, tell)
@@ -88,7 +88,8 @@ class Watch:
     def observe(self, call: Wake) -> None:
         """Call a function, from any thread, whenever the set of waiters may have changed.
 
-        The function must be quick, and must use neither the store nor the watch. `testing.Probe` uses it.
+        The function must be quick, and must use neither the store nor the watch. `testing.Probe` uses
+        it.
         """
         with self._lock:
             self._observers = (*self._observers, call)
@@ -99,7 +100,8 @@ class Watch:
             self._observers = tuple(observer for observer in self._observers if observer != call)
 
     def stir(self) -> None:
-        """Report that the set of waiters may have changed, also of waiters that share a wake function."""
+        """Report that the set of waiters may have changed, also of waiters that share a wake
+        function."""
         for call in self._observers:
             call()
 
@@ -127,7 +129,7 @@ class Watch:
             wake()
 
     def wake_all(self) -> None:
-        """Wake all waiters, which then check the store themselves."""
+        """Wake the waiters, so that each waiter checks the store."""
         for tell in self.followers:
             tell(None)
         with self._lock:
@@ -154,7 +156,8 @@ class Watch:
                 self._stop.wait(FAILED_S)
 
     def _waits_for_waiters(self) -> bool:
-        """Rest until there is a waiter; return False to end the thread, after `REST_S` without a waiter."""
+        """Rest until there is a waiter; return False to end the thread, after `REST_S` without a
+        waiter."""
         rested = 0
         while not self.waiters:
             if self._stop.wait(REST_STEP_S):

@@ -126,7 +126,7 @@ class Probe:
 
     @contextmanager
     def _told(self, call: Callable[[], object]) -> Iterator[None]:
-        """While the block runs, have something called whenever what a probe shows may be different."""
+        """Call a function after every change of the store, until the block ends."""
 
         def tell(keys: Collection[bytes] | None = None) -> None:
             call()

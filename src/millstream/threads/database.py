@@ -17,6 +17,7 @@ from millstream.command import (
     QuerySql,
     Session,
     Stats,
+    Transact,
     check_reads,
     sql_parameters,
 )
@@ -38,13 +39,15 @@ from millstream.replica.commands import GetStoreId
 from millstream.replica.sync.outcome import Direction, OnFork, Options, Outcome, Tell
 from millstream.rooms.commands import ListInstances, ListRooms, RemoveInstance
 from millstream.rooms.model import InstanceInfo, RoomInfo
+from millstream.schema.history import SchemaMode, check_mode
+from millstream.schema.source import schema_of
 from millstream.threads.interactive import InteractiveTransaction
 from millstream.threads.log import Log
 from millstream.threads.opening import open_session
 from millstream.threads.partitioned import PartitionedLog, open_partitioned
 from millstream.threads.queue import Queue
 from millstream.threads.room import Room
-from millstream.threads.runtime import Event, Turn, opening
+from millstream.threads.runtime import Event, Turn, declaring, opening
 from millstream.threads.sync import follow, synced
 from millstream.threads.transaction import Transaction
 
@@ -178,18 +181,47 @@ class Millstream:
         self.close()
 
     @overload
-    def log(self, name: str) -> Log: ...
+    def log(self, name: str, *, schema: Any = None, schema_mode: SchemaMode = "enforce") -> Log: ...
     @overload
-    def log(self, name: str, *, partitions: int) -> PartitionedLog: ...
-    def log(self, name: str, *, partitions: int | None = None) -> Log | PartitionedLog:
+    def log(
+        self,
+        name: str,
+        *,
+        partitions: int,
+        schema: Any = None,
+        schema_mode: SchemaMode = "enforce",
+    ) -> PartitionedLog: ...
+    def log(
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        schema: Any = None,
+        schema_mode: SchemaMode = "enforce",
+    ) -> Log | PartitionedLog:
         """Return the log of this name, which need not exist; the first append creates the log.
 
         `partitions` (default: none, a plain log) is their number: records are spread by key, and stay
         in order per key. A number that differs from the number of the log raises `Partitioned`.
+
+        `schema` (default: the log's own, if it has one) is what `set_schema` of the log takes: a msgspec
+        struct, a dataclass, a TypedDict, a JSON Schema or an Avro schema. The log is created, and has
+        the schema from then on; records that do not fit are refused, or with `schema_mode="warn"`
+        counted. docs/SCHEMAS.md explains schemas and their versions.
         """
+        session = self._session
         if partitions is None:
-            return Log(self._session, name)
-        return PartitionedLog(self._session, name, partitions)
+            log: Log | PartitionedLog = Log(session, name)
+        else:
+            log = PartitionedLog(session, name, partitions)
+        if schema is None:
+            return log
+        steps: list[Any] = [] if partitions is None else [c.CreatePartitions(name, partitions)]
+        declared = c.SetSchema(log.name, schema_of(schema), check_mode(schema_mode))
+        session = declaring(session, Transact([*steps, declared]) if steps else declared)
+        if partitions is None:
+            return Log(session, name)
+        return PartitionedLog(session, name, partitions)
 
     def partitioned_log(self, name: str) -> PartitionedLog:
         """Return the partitioned log of this name; `NotFound` if the log has no partitions."""
@@ -207,20 +239,44 @@ class Millstream:
             after = page[-1].name
 
     @takes_settings
-    def queue(self, name: str, **settings: Unpack[QueueSettings]) -> Queue:
+    def queue(
+        self,
+        name: str,
+        *,
+        schema: Any = None,
+        schema_mode: SchemaMode = "enforce",
+        **settings: Unpack[QueueSettings],
+    ) -> Queue:
         """The queue of that name, which need not exist; with settings, what `create_queue` gives."""
-        return self.create_queue(name, **settings) if settings else Queue(self._session, name)
+        if not settings and schema is None:
+            return Queue(self._session, name)
+        return self.create_queue(name, schema=schema, schema_mode=schema_mode, **settings)
 
     @takes_settings
-    def create_queue(self, name: str, **settings: Unpack[QueueSettings]) -> Queue:
+    def create_queue(
+        self,
+        name: str,
+        *,
+        schema: Any = None,
+        schema_mode: SchemaMode = "enforce",
+        **settings: Unpack[QueueSettings],
+    ) -> Queue:
         """Create a queue, or alter it to these settings; docs/QUEUES.md explains each setting.
 
         Settings that are not named get their defaults, even if the queue was altered before. So any
         number of processes may call this at every start. A setting that differs and cannot be altered
-        now raises `Conflict`, and nothing changes.
+        now raises `Conflict`, and nothing changes. `schema` (default: the queue's own, if it has one) is
+        the schema of the messages that are put, as `ms.log` takes it.
         """
         queue = Queue(self._session, name)
-        queue.specify(spec_of(**settings))
+        spec = spec_of(**settings)
+        if schema is not None:
+            checked = schema_of(schema)
+            check_mode(schema_mode)
+            queue.specify(spec)
+            queue.set_schema(checked, mode=schema_mode)
+            return queue
+        queue.specify(spec)
         return queue
 
     def queues(self) -> Iterator[QueueInfo]:

@@ -16,7 +16,7 @@ from millstream.jobs.continuation import (
     results_of_members,
 )
 from millstream.jobs.errors import JobCancelled, JobFailed
-from millstream.jobs.results import CANCELLED_KIND
+from millstream.jobs.job_ids import place_of_job
 from millstream.numbers import checked_numbers
 from millstream.record import Seconds, to_ms
 from millstream.threads.database import Millstream
@@ -45,7 +45,8 @@ class GatheredJobs(Generic[R_co]):
         list of all results.
 
         Raises `JobFailed` or `JobCancelled` if a job ended so that the others need, and
-        `TimeoutError` after `timeout`.
+        `TimeoutError` after `timeout`. If a failed callback, or a failed job of a chain, is tried
+        again, its new end is waited for.
         """
         log = self._ms.log(f"{GROUP_LOG}{self.id}")
         shape = log.metadata.all().get("group")
@@ -60,13 +61,25 @@ class GatheredJobs(Generic[R_co]):
         while True:
             for record in log.read(len(outcomes)):
                 outcomes.append(decode_outcome(record.value or b""))
-            decided, result = _decision(self.id, shape, outcomes)
-            if decided:
-                answer: R_co = result
-                return answer
+            if not (outcomes and self._is_tried_again(outcomes[-1])):
+                decided, result = _decision(self.id, shape, outcomes)
+                if decided:
+                    answer: R_co = result
+                    return answer
             left_s = None if until_s is None else max(0.0, until_s - clock.seconds())
             if not log.wait(len(outcomes), timeout=left_s):
                 raise TimeoutError(f"{self.id!r} has not ended within {timeout} seconds")
+
+    def _is_tried_again(self, outcome: MemberOutcome) -> bool:
+        """Whether the job of an outcome without a result has not failed any more."""
+        if outcome.error is None or not outcome.job:
+            return False
+        place = place_of_job(outcome.job)
+        try:
+            fate = self._ms.queue(place.queue).message(place.put_id)
+        except NotFound:
+            return False  # the queue was deleted
+        return fate.state not in ("failed", "cancelled", "unknown")
 
 
 def _decision(id: str, shape: dict[str, Any], outcomes: list[MemberOutcome]) -> tuple[bool, Any]:
@@ -85,7 +98,7 @@ def _decision(id: str, shape: dict[str, Any], outcomes: list[MemberOutcome]) -> 
 
 
 def _result_of(id: str, outcome: MemberOutcome) -> Any:
-    if outcome.error is not None and outcome.error.kind == CANCELLED_KIND:
+    if outcome.error is not None and outcome.is_cancelled:
         raise JobCancelled(f"{id!r} has no result: a job was {outcome.error.message}", id=id)
     if outcome.error is not None:
         raise JobFailed(

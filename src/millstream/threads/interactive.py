@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -40,6 +41,24 @@ class InteractiveTransaction(Steps):
         if turn is None:
             turn = self._begun()
         return turn.sql(statement, parameters)
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """Return a block inside the transaction: an exception that leaves it undoes this block alone.
+
+        Its statements are undone and its steps forgotten, and the exception goes on. So the
+        transaction may catch the exception around the block, and go on. Blocks may be nested.
+        """
+        turn = self._begun()
+        turn.begin_part()
+        steps, then = len(self._steps), len(self._then)
+        try:
+            yield
+        except BaseException:
+            del self._steps[steps:], self._answers[steps:], self._then[then:]
+            turn.undo_part()
+            raise
+        turn.keep_part()
 
     def __enter__(self) -> Self:
         if self._turn is not None:

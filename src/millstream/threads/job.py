@@ -9,6 +9,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from millstream.errors import NotFound
 from millstream.jobs.cancelling import cancel_job
+from millstream.jobs.driving import drive
 from millstream.jobs.errors import JobCancelled, JobFailed
 from millstream.jobs.job_ids import JobPlace, job_id_of
 from millstream.jobs.job_progress import JobProgress, decode_progress
@@ -17,7 +18,6 @@ from millstream.jobs.results import ResultType, decode_error
 from millstream.numbers import checked_numbers
 from millstream.queue.model.message import Fate, State
 from millstream.record import Record, Seconds
-from millstream.threads.job_steps import follow
 from millstream.threads.log import Log
 from millstream.threads.queue import Queue
 
@@ -129,10 +129,13 @@ class Job(Generic[R_co]):
         done.
         """
         session, place = self._queue.session, JobPlace(self._queue.name, self._put_id)
-        return follow(cancel_job(place, session.limits), session) is not False
+        return drive(cancel_job(place, session.limits), session.execute) is not False
 
     def _fate(self) -> Fate:
-        return self._queue.message(self._put_id)
+        try:
+            return self._queue.message(self._put_id)
+        except NotFound:  # the queue
+            return Fate(state="unknown")
 
     def _result_of(self, fate: Fate) -> Any:
         if fate.state == "cancelled":

@@ -4,12 +4,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from typing import Any
 
 from millstream.errors import Denied
 from millstream.jobs.chore_steps import chore_steps
 from millstream.jobs.chores import CHORES, make_chores
+from millstream.jobs.driving import drive
 from millstream.jobs.reports import OnJob
 from millstream.jobs.runner import Runner
 from millstream.jobs.shares import QueueShares, shares_of
@@ -18,7 +20,6 @@ from millstream.queue.model.message import Message
 from millstream.record import Seconds
 from millstream.threads.background_run import BackgroundRun
 from millstream.threads.job_schedules import JobSchedules
-from millstream.threads.job_steps import follow
 from millstream.threads.job_store import JobStore
 from millstream.threads.queue import Queue
 from millstream.threads.worker import Worker
@@ -54,6 +55,8 @@ class JobWorker(BackgroundRun):
         self._wanted = queues
         self._on_job = on_job
         self._lease = lease
+        self.consumer: str | None = None
+        """The name of this worker in the attempts of jobs; None for the host and the process."""
         self._workers: list[Worker] = []
         self._runners: list[Runner] = []
         self._queues: list[Queue] = []
@@ -165,7 +168,7 @@ class JobWorker(BackgroundRun):
 
         def do(message: Message) -> None:
             steps = chore_steps(message.value, session.limits, session.clock.wall_ms())
-            follow(steps, session)
+            drive(steps, session.execute)
 
         return queue.worker(do).start()
 
@@ -186,7 +189,7 @@ class JobWorker(BackgroundRun):
         ms = self._jobs.opened()
         for task in list(self._jobs.tasks.values()):
             self._jobs.make_queue(task.options)
-        served = sorted({task.options.queue for task in self._jobs.tasks.values()})
+        served = Counter(sorted(task.options.queue for task in self._jobs.tasks.values()))
         workers = []
         for name, share in shares_of(self._wanted, served, self._concurrency).items():
             runner = Runner(
@@ -204,6 +207,7 @@ class JobWorker(BackgroundRun):
                 adapts=True,
                 lease=self._lease,
                 log=_reported_by_the_runner,
+                consumer=self.consumer,
             )
             crew = partial(make_job_crew, runner, share, ms.session)
             queue = ms.queue(name)

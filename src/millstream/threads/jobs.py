@@ -14,6 +14,7 @@ from millstream.errors import InvalidInput
 from millstream.jobs.cancelling import cancel_member, membership_of
 from millstream.jobs.context import JobContext, current_job
 from millstream.jobs.definition import Pending, TaskDefinition
+from millstream.jobs.driving import drive
 from millstream.jobs.job_ids import JobPlace, place_of_job
 from millstream.jobs.key_limits import KeyLimit, LimitsOfTask
 from millstream.jobs.options import ATTEMPTS, QUEUE, RESULTS_S, BackoffLike, options_of
@@ -33,7 +34,6 @@ from millstream.threads.database import Millstream
 from millstream.threads.gathered import GatheredJobs
 from millstream.threads.job import Job
 from millstream.threads.job_schedules import JobSchedules
-from millstream.threads.job_steps import follow
 from millstream.threads.job_store import JobStore
 from millstream.threads.job_worker import JobWorker
 from millstream.threads.queue import Queue
@@ -280,7 +280,7 @@ class Jobs(JobStore):
                 plain.append(cancel_command(queue.name, message, running=True))
                 continue
             place = JobPlace(queue.name, message.id)
-            outcome = follow(cancel_member(place, membership, session.limits), session)
+            outcome = drive(cancel_member(place, membership, session.limits), session.execute)
             total += outcome is not False
         outcomes = session.execute(Transact(plain)) if plain else []
         return total + sum(outcome is not False for outcome in outcomes)

@@ -6,17 +6,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar, Unpack, overload
 
 from millstream.command import Session
 from millstream.errors import InvalidInput, OutOfRange, Truncated
-from millstream.format.packing import Single, check_json, pack_many, pack_single
+from millstream.format.packing import Single, pack_many, pack_single
 from millstream.header import HeadersLike
 from millstream.limits import MESSAGE_ID_MAX
 from millstream.log import commands as c
 from millstream.log.model.block import RecordBlock
 from millstream.log.model.names import check_name
 from millstream.log.progress import SECTION, OnLoss
+from millstream.log.typed_records import decoder_of
 from millstream.numbers import checked_numbers
 from millstream.record import (
     CursorInfo,
@@ -30,10 +31,16 @@ from millstream.record import (
     optional_ms,
     time_ms_of,
 )
+from millstream.streaming.options import ProducerOptions, ProducerSettings
 from millstream.threads.any_log import AnyLog
 from millstream.threads.cursor import Cursor, open_cursor
-from millstream.threads.runtime import Entries, Indexed
+from millstream.threads.log_consumer import LogConsumer
+from millstream.threads.metadata import Metadata
+from millstream.threads.producer import LogProducer
+from millstream.threads.runtime import Indexed
 from millstream.threads.stage import Stage, open_stage
+
+T = TypeVar("T")
 
 
 @checked_numbers
@@ -99,15 +106,25 @@ class Log(AnyLog, Indexed):
         first = session.execute(c.Append(self.name, records, expect_end, producer))
         return range(first, first + (1 if isinstance(records, Single) else records.count))
 
-    def get(self, offset: int) -> Record | None:
-        """Return the record at an offset; None below the start and at or past the end."""
+    @overload
+    def get(self, offset: int) -> Record | None: ...
+    @overload
+    def get(self, offset: int, *, type: type[T]) -> T | None: ...
+    def get(self, offset: int, *, type: Any = None) -> Any:
+        """Return the record at an offset; None below the start and at or past the end.
+
+        With `type` its value is decoded from JSON as a value of that type.
+        """
         if not 0 <= offset <= MESSAGE_ID_MAX:
             return None
         try:
             blocks = self._blocks(offset, offset + 1)
         except Truncated:
             return None
-        return blocks[0].records()[0] if blocks else None
+        if not blocks:
+            return None
+        record = blocks[0].records()[0]
+        return record if type is None else decoder_of(type)(record)
 
     def at(self, offset: int) -> Record:
         """Return the record at an offset; -1 is the newest record, -2 the record before it.
@@ -147,17 +164,41 @@ class Log(AnyLog, Indexed):
         """
         return self._session.execute(c.FindOffset(self.name, *time_ms_of(time)))
 
+    @overload
     def read(
         self, start: int | None = None, stop: int | None = None, *, since: Time | None = None
-    ) -> Iterator[Record]:
+    ) -> Iterator[Record]: ...
+    @overload
+    def read(
+        self,
+        start: int | None = None,
+        stop: int | None = None,
+        *,
+        since: Time | None = None,
+        type: type[T],
+    ) -> Iterator[T]: ...
+    def read(
+        self,
+        start: int | None = None,
+        stop: int | None = None,
+        *,
+        since: Time | None = None,
+        type: Any = None,
+    ) -> Iterator[Any]:
         """Yield the records in [start, stop) as of now; a few blocks are in memory at a time.
 
         `start` is an offset (default: the first record), and `stop` the offset behind the last one
         (default: the end). Negative numbers count from the end: `read(-10)` yields the last ten.
         `since` begins at a time instead, as `offset_at` finds it. A deleted `start` raises `Truncated`.
+
+        With `type` the values are yielded instead of records: decoded from JSON as values of that type
+        (a msgspec struct, a dataclass, a TypedDict), with its defaults for fields that a record lacks.
+        A tombstone is None.
         """
+        decode = None if type is None else decoder_of(type)
         for block in self.read_blocks(start, stop, since=since):
-            yield from block.records()
+            for record in block.records():
+                yield record if decode is None else decode(record)
 
     def __iter__(self) -> Iterator[Record]:
         return self.read()
@@ -187,24 +228,52 @@ class Log(AnyLog, Indexed):
                 yield block
                 position = block.offsets.stop
 
+    def read_next(self, start: int, stop: int | None = None) -> Iterator[Record]:
+        """Yield the records from `start` on that fit into one answer; nothing if the log ends there.
+
+        The records lie before `stop` (default: the end). A reader that follows a log saves a request:
+        `read` asks for the ends of the log first. A deleted `start` raises `Truncated`.
+        """
+        for block in self._blocks(start, MESSAGE_ID_MAX if stop is None else stop):
+            yield from block.records()
+
+    @overload
     def tail(
         self,
         start: int | None = None,
         *,
         since: Time | None = None,
         timeout: Seconds | None = None,
-    ) -> Iterator[Record]:
+    ) -> Iterator[Record]: ...
+    @overload
+    def tail(
+        self,
+        start: int | None = None,
+        *,
+        since: Time | None = None,
+        timeout: Seconds | None = None,
+        type: type[T],
+    ) -> Iterator[T]: ...
+    def tail(
+        self,
+        start: int | None = None,
+        *,
+        since: Time | None = None,
+        timeout: Seconds | None = None,
+        type: Any = None,
+    ) -> Iterator[Any]:
         """Yield records as they arrive, without end; or until no record came for `timeout`.
 
         Begins at the end; or at the offset `start`, where -10 yields the last ten first; or at a time,
-        `since`, as `offset_at` finds it.
+        `since`, as `offset_at` finds it. `type` is that of `read`.
         """
+        decode = None if type is None else decoder_of(type)
         first, end = self._bounds()
         is_told = start is not None or since is not None
         position = self._position(start, since, first, end) if is_told else end
         while self.wait(position, timeout=timeout):
-            for record in self.read(position):
-                yield record
+            for record in self.read_next(position):
+                yield record if decode is None else decode(record)
                 position = record.offset + 1
 
     def wait(self, offset: int, *, timeout: Seconds | None = None, log_id: int = 0) -> bool:
@@ -216,7 +285,8 @@ class Log(AnyLog, Indexed):
         return self._session.execute(c.WaitForOffset(self.name, offset, timeout_ms, log_id))
 
     def extent(self, known: int = 0) -> Extent:
-        """Return where the log begins and ends, its id, and its relation to the log of the id `known`."""
+        """Return where the log begins and ends, its id, and its relation to the log of the id
+        `known`."""
         return self._session.execute(c.GetExtent(self.name, known))
 
     def start_offset(self) -> int:
@@ -233,7 +303,8 @@ class Log(AnyLog, Indexed):
         return end - start
 
     def is_empty(self) -> bool:
-        """Return True if the log holds no record, because records were never appended or are deleted."""
+        """Return True if the log holds no record, because records were never appended or are
+        deleted."""
         start, end = self._bounds()
         return start == end
 
@@ -279,6 +350,36 @@ class Log(AnyLog, Indexed):
             on_loss=on_loss,
         )
 
+    def consumer(
+        self,
+        name: str,
+        *,
+        prefetch: int = 256,
+        auto_ack: bool = False,
+        linger: Seconds = 0.005,
+        timeout: Seconds | None = None,
+        start: int | str | datetime | timedelta = "earliest",
+        on_loss: OnLoss = "skip",
+    ) -> LogConsumer:
+        """A consumer, for `with`, that yields the records after a cursor one by one.
+
+        `name`, `start` and `on_loss` are those of `cursor`. Up to `prefetch` records are read ahead,
+        and acknowledgements are stored in groups, after `linger` at the latest. With `auto_ack` a
+        record is acknowledged when the loop asks for the next one. The loop ends by `stop`, or after
+        `timeout` without a record.
+        """
+        return LogConsumer(
+            self,
+            self._session,
+            name,
+            prefetch=prefetch,
+            auto_ack=auto_ack,
+            linger=linger,
+            timeout=timeout,
+            start=start,
+            on_loss=on_loss,
+        )
+
     def cursors(self) -> list[CursorInfo]:
         """List the cursors of the log with their positions."""
         return self._session.execute(c.ListCursors(self.name))
@@ -286,6 +387,17 @@ class Log(AnyLog, Indexed):
     def delete_cursor(self, name: str) -> bool:
         """Delete a cursor; False if it did not exist."""
         return self._session.execute(c.DeleteCursor(self.name, check_name(name, "cursor")))
+
+    def producer(self, **settings: Unpack[ProducerSettings]) -> LogProducer:
+        """Return a producer, which appends single records at streaming speed.
+
+        `with log.producer() as producer` stores all records when the block ends. Records are
+        gathered for `linger`, or while the records before them are stored. At `in_flight` records or
+        `in_flight_bytes` that are not stored yet, a call waits, or raises `Overloaded` with
+        `wait=False`. A failure that may pass is repeated for `retry_for`. A `name` fences the earlier
+        producers of that name.
+        """
+        return LogProducer(self._session, self.name, ProducerOptions(**settings))
 
     def stage(self, *, section: int = SECTION) -> Stage:
         """Hold the log exclusively, to append now and commit later.
@@ -298,8 +410,8 @@ class Log(AnyLog, Indexed):
     def fork(self, name: str | None = None) -> Log:
         """Create a log that begins with the records of this log; no bytes are copied.
 
-        The fork holds the present records of this log and its own appends; the appends stay in the fork.
-        Without `name` the store chooses a name.
+        The fork holds the present records of this log and its own appends; the appends stay in the
+        fork. Without `name` the store chooses a name.
         """
         if name is not None:
             check_name(name)
@@ -326,7 +438,8 @@ class Log(AnyLog, Indexed):
         return self._session.execute(c.HandOver(self.name, check_name(to, "store")))
 
     def take_over(self) -> Owner:
-        """Become the owner of the log: this store appends from now on. A sync informs the previous owner."""
+        """Become the owner of the log: this store appends from now on. A sync informs the previous
+        owner."""
         return self._session.execute(c.TakeOver(self.name))
 
     def delete(self) -> bool:
@@ -351,35 +464,3 @@ class Log(AnyLog, Indexed):
     def _blocks(self, start: int, stop: int) -> list[RecordBlock]:
         bytes_max = self._session.limits.read_bytes_max
         return self._session.execute(c.ReadBlocks(self.name, start, stop, bytes_max))
-
-
-class Metadata(Entries):
-    """The metadata of a log; an access sends a command."""
-
-    def __init__(self, session: Session, log: str) -> None:
-        self._session = session
-        self._log = log
-
-    def all(self) -> dict[str, Any]:
-        """Every entry."""
-        return self._session.execute(c.GetMetadata(self._log))
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """Return an entry, or `default` (None) if it is absent."""
-        return self.all().get(key, default)
-
-    def set(self, key: str, value: Any) -> None:
-        """Set an entry."""
-        checked = check_name(key, "metadata")
-        self._session.execute(c.SetMetadata(self._log, checked, check_json(value)))
-
-    def delete(self, key: str) -> None:
-        """Delete an entry; a missing one is a `KeyError`."""
-        if key not in self.all():
-            raise KeyError(key)
-        self._session.execute(c.SetMetadata(self._log, key, delete=True))
-
-    def compare_and_set(self, key: str, *, expect: Any, value: Any) -> None:
-        """Set an entry if it has the expected value (None: absent), else raise `MetadataConflict`."""
-        checked, value, expect = check_name(key, "metadata"), check_json(value), check_json(expect)
-        self._session.execute(c.SetMetadata(self._log, checked, value, expect=expect, compare=True))

@@ -150,7 +150,7 @@ class Room:
         raise Conflict(f"the settings of room {self.name!r} are changed all the time; try again")
 
     def info(self) -> RoomInfo | None:
-        """Return the state and counts of the room; None if it does not exist."""
+        """Return the state and counts of the room; None if the room does not exist."""
         return self._session.execute(c.DescribeRoom(self.name))
 
     def delete_room(self) -> bool:

@@ -30,7 +30,9 @@ __all__ = [
     "Unbroken",
     "begin_turn",
     "close_at_exit",
+    "declaring",
     "opening",
+    "yield_turn",
 ]
 
 T = TypeVar("T")
@@ -50,10 +52,14 @@ def close_at_exit(close: Callable[[], None]) -> None:
     method = WeakMethod(close)
 
     def call() -> None:
-        if (found := method()) is not None:
-            found()
+        if (live_method := method()) is not None:
+            live_method()
 
     atexit.register(call)
+
+
+def yield_turn() -> None:
+    """Do nothing: the system switches between threads."""
 
 
 def begin_turn(session: Session, timeout_s: float) -> Turn:
@@ -64,8 +70,14 @@ def begin_turn(session: Session, timeout_s: float) -> Turn:
     return begin(timeout_s)
 
 
+def declaring(session: Session, command: Command[Any]) -> Session:
+    """Carry out what a noun declares, and return the session."""
+    session.execute(command)
+    return session
+
+
 class Entries(MutableMapping[str, Any]):
-    """Entries as a mapping: each access is one command."""
+    """Entries of a log or queue as a mapping; an access executes a command."""
 
     @abstractmethod
     def all(self) -> dict[str, Any]:

@@ -99,7 +99,7 @@ class Stage:
             return offset
 
     def commit(self) -> int:
-        """Make what is staged durable and visible to all; answers the end of the log."""
+        """Make the staged records durable and visible to all; return the end of the log."""
         with self._changing:
             self._settle()
             if self._staged.records:
@@ -168,6 +168,13 @@ class Stage:
     def end_offset(self) -> int:
         """The offset that the next record will get."""
         return self._staged.committed + len(self._staged.visible())
+
+    def read_next(self, start: int, stop: int | None = None) -> Iterator[Record]:
+        """Yield the records from `start` on, staged records included, as `read` does.
+
+        The records lie before `stop` (default: the end).
+        """
+        yield from self.read(start, stop)
 
     def extent(self, known: int = 0) -> Extent:
         """Both ends, the id of the log, and its relation to the log `known`, as `Log.extent`."""

@@ -25,6 +25,7 @@ from millstream.jobs.description import (
     describe_job,
     describe_peeked,
 )
+from millstream.jobs.driving import drive
 from millstream.jobs.job_ids import JobPlace, job_id_of, place_of_job
 from millstream.jobs.key_limits import (
     KEY_HEADER,
@@ -41,7 +42,6 @@ from millstream.queue import commands as c
 from millstream.queue.model.group_limits import GroupLimit
 from millstream.queue.model.message import CancelOutcome, Message, QueueInfo, Try, messages_of
 from millstream.record import Record
-from millstream.threads.job_steps import follow
 
 SCANNED_MAX = 10_000
 """Messages that one call looks at, to find the jobs of a task."""
@@ -150,7 +150,7 @@ class StoredJobs:
         A running job is asked to end, and is cancelled once its attempt is given back.
         """
         self._find(id)  # refuses a message that is no job
-        return follow(cancel_job(place_of_job(id), self._session.limits), self._session)
+        return drive(cancel_job(place_of_job(id), self._session.limits), self._session.execute)
 
     def retry(self, id: str) -> None:
         """Try a failed job again, with all its attempts; `Conflict` if the job has not failed."""
@@ -229,8 +229,7 @@ class StoredJobs:
 
     def _record(self, place: JobPlace) -> Record | None:
         """Return the record of a job; None if the log has deleted the record."""
-        record: Record | None = follow(read_job(place), self._session)
-        return record
+        return drive(read_job(place), self._session.execute)
 
     def _tries(self, place: JobPlace, claim_id: int | None) -> list[Try]:
         if claim_id is None:
@@ -256,5 +255,7 @@ def _count_in(info: QueueInfo, state: ListedState) -> int:
 def no_job(id: str) -> NotFound:
     """Return the error for a job that is not there."""
     return NotFound(
-        f"there is no job {id!r}: it was never put, or it has ended and is forgotten", name=id
+        f"there is no job {id!r}: it was never put, or it has ended and is forgotten; `millstream job "
+        "list` shows jobs",
+        name=id,
     )

@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
 from functools import partial
 from typing import Protocol
 
 from millstream.command import Session
 from millstream.errors import InvalidInput, MillstreamError, OutcomeUnknown
 from millstream.numbers import checked_numbers
-from millstream.queue.model.message import Ending, Message, QueueInfo
-from millstream.record import Seconds
+from millstream.queue.model.message import Message, QueueInfo
 from millstream.store.wait_breaker import WaitBreaker
 from millstream.threads.background_run import BackgroundRun
+from millstream.threads.claim_source import ClaimSource
 from millstream.threads.worker_runtime import (
     Bell,
     SideCall,
@@ -49,41 +48,6 @@ from millstream.worker.shift import LOOK_S, Shift
 from millstream.worker.stats import WorkerStats
 
 
-class Supply(Protocol):
-    """The methods of a queue that a worker needs; `Queue` implements them."""
-
-    name: str
-
-    def info(self) -> QueueInfo:
-        """Return the state and counts of the queue; `NotFound` if it does not exist."""
-
-    def claim(
-        self,
-        n: int,
-        *,
-        lease: Seconds,
-        wait: Seconds | None,
-        ack: Sequence[Message],
-        results: Sequence[bytes | None] | None = None,
-    ) -> list[Message]:
-        """Claim up to `n` messages for a while; acknowledges `ack` in the same commit."""
-
-    def finish_each(
-        self,
-        messages: Sequence[Message],
-        outcome: Ending,
-        *,
-        delay: Seconds | None,
-        reason: str,
-        result: Sequence[bytes | None] | None = None,
-        error: bytes | None = None,
-    ) -> list[Message]:
-        """End attempts whose lease still holds; answers the messages whose lease was lost."""
-
-    def renew(self, messages: Sequence[Message], *, lease: Seconds) -> datetime:
-        """Prolong leases; until when."""
-
-
 class DrainCheck(Protocol):
     """Decides whether a drain is complete; without it, an empty queue decides."""
 
@@ -99,7 +63,7 @@ class Worker(BackgroundRun):
 
     def __init__(
         self,
-        queue: Supply,
+        queue: ClaimSource,
         session: Session,
         options: WorkerOptions,
         *,
@@ -293,6 +257,7 @@ class Worker(BackgroundRun):
                 wait=step.wait_s,
                 ack=step.acks,
                 results=_in_order(step.results, step.acks),
+                consumer=self._options.consumer,
             )
 
     def _wait(self, bell: Bell, until_s: float | None, now_s: float) -> float:

@@ -9,6 +9,7 @@ import asyncio
 import math
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -40,7 +41,7 @@ class Bell:
         self._rung.put(None)
 
     def clear(self) -> None:
-        """Forget that it was rung."""
+        """Remove the rings that were not heard yet."""
         while not self._rung.empty():
             self._rung.get_nowait()
 
@@ -63,6 +64,13 @@ def idle_wait_s(session: Session) -> float:
     from millstream.embedded.session import EmbeddedSession  # late: it loads the database
 
     return LONG_WAIT_S if isinstance(session, EmbeddedSession) else IDLE_WAIT_S
+
+
+def senders_of(session: Session) -> int:
+    """Return how many transmissions a producer has on their way: a store of this process commits one."""
+    from millstream.embedded.session import EmbeddedSession  # late: it loads the database
+
+    return 1 if isinstance(session, EmbeddedSession) else 2
 
 
 class SideCall:
@@ -110,6 +118,16 @@ def work_through(
     """Work to the end. In the main thread SIGTERM and SIGINT call `stop`; a thread is not cancelled."""
     with stopped_by_signals(stop):
         work()
+
+
+def stopped_by(stop: Callable[[], None]) -> AbstractContextManager[None]:
+    """Call `stop` on SIGTERM and SIGINT, in the main thread, as long as the block lasts."""
+    return stopped_by_signals(stop)
+
+
+def uninterrupted(work: Callable[[], None]) -> None:
+    """Do work to its end: a thread is not cancelled."""
+    work()
 
 
 def make_crew(options: WorkerOptions, session: Session, report: Report) -> Crew:

@@ -31,6 +31,8 @@ class WorkerOptions:
     adapts: bool = False
     """Whether `batch` is the most that a claim takes, and short work is claimed in larger batches."""
     log: Callable[[Complain], None] = log_failure
+    consumer: str | None = None
+    """The name of the worker in attempts; None for the host and the process."""
 
     def __post_init__(self) -> None:
         check_handler(self.handler)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -84,7 +85,7 @@ async def test_a_task_that_is_cancelled_in_its_block_rolls_back(tmp_path: Path) 
                 await tx.sql("DELETE FROM stock")
                 begun.set()
                 await tx.sql(statement)
-                await asyncio.sleep(PATIENCE_S)
+                await asyncio.Event().wait()  # until it is cancelled
 
         for statement in ("SELECT 1", ENDLESS):
             begun.clear()
@@ -131,7 +132,7 @@ async def test_tasks_go_on_after_the_limit_of_another(tmp_path: Path) -> None:
             async with ms.begin(timeout=SHORT_S) as tx:
                 await tx.sql("DELETE FROM stock")
                 begun.set()
-                await asyncio.sleep(PATIENCE_S)
+                await asyncio.Event().wait()  # until it is cancelled
 
         task = asyncio.create_task(sleep())
         await begun.wait()
@@ -153,4 +154,30 @@ async def test_the_end_of_a_block_that_lasted_too_long_raises(tmp_path: Path) ->
 
         with pytest.raises(TransactionExpired):
             await block()
+        assert await apples(ms) == 3
+
+
+@pytest.mark.parametrize("boundary", ["begin", "end"])
+async def test_a_cancel_at_the_boundary_of_a_savepoint_stores_nothing(
+    tmp_path: Path, boundary: str
+) -> None:
+    async with await prepared(tmp_path / "a.db") as ms:
+
+        async def sell(tx: aio.InteractiveTransaction) -> None:
+            async with tx.savepoint():
+                await tx.sql("UPDATE stock SET n = 0")
+                task = asyncio.current_task()
+                assert task is not None
+                asyncio.get_running_loop().call_soon(task.cancel)
+                if boundary == "begin":
+                    async with tx.savepoint():
+                        pass
+
+        async def go_on_after_a_cancel() -> None:
+            async with ms.begin() as tx:
+                with suppress(asyncio.CancelledError):
+                    await asyncio.create_task(sell(tx))
+
+        with pytest.raises(RuntimeError, match="the transaction has ended"):
+            await go_on_after_a_cancel()
         assert await apples(ms) == 3

@@ -212,16 +212,16 @@ async def test_a_cancelled_take_loses_nothing(
         for n in range(20):
             await log.append(bytes([n]) * 50)
         cursor = await log.cursor("c")
-        read, halfway, never = log.read, asyncio.Event(), asyncio.Event()
+        read, halfway, never = log.read_next, asyncio.Event(), asyncio.Event()
 
-        async def read_half(*given: int | None) -> AsyncIterator[Record]:
+        async def read_half(*given: int) -> AsyncIterator[Record]:
             async for record in read(*given):
                 if record.offset == 3:
                     halfway.set()
                     await never.wait()
                 yield record
 
-        monkeypatch.setattr(log, "read", read_half)
+        monkeypatch.setattr(log, "read_next", read_half)
         taking = asyncio.ensure_future(cursor.take(20))
         await halfway.wait()
         taking.cancel()

@@ -194,6 +194,7 @@ async def test_no_message_lies_there_while_coroutines_come_and_go(
     async with await aio.open(tmp_path / "a.db", durability="relaxed") as ms:
         queue, total = await ms.create_queue("jobs", max_attempts=1), 40
         got: set[bytes] = set()
+        is_complete = asyncio.Event()
 
         async def consume() -> None:
             while len(got) < total:
@@ -209,15 +210,15 @@ async def test_no_message_lies_there_while_coroutines_come_and_go(
                 except asyncio.CancelledError:
                     continue
                 got.update(message.value for message in held)
+                if len(got) == total:
+                    is_complete.set()
 
         consumers = [asyncio.create_task(consume()) for _ in range(8)]
         for number in range(total):
             await queue.put(str(number))
             await asyncio.sleep(chance.choice([0, 0, 0.001, 0.003]))
         try:
-            async with asyncio.timeout(LONG_S):
-                while len(got) < total:
-                    await asyncio.sleep(0.002)
+            await asyncio.wait_for(is_complete.wait(), LONG_S)
         except TimeoutError:
             raise AssertionError(f"{len(got)} of {total}: {seed=}, {await queue.info()}") from None
         for one in consumers:

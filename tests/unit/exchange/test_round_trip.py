@@ -5,6 +5,7 @@ from __future__ import annotations
 from io import BytesIO
 from math import inf, nan
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from millstream.exchange.export import export
 from millstream.exchange.formats import Format, reader_of, writer_of
 from millstream.exchange.importing import ImportSummary, checked_file, import_file
 from millstream.exchange.selection import ChosenRecords, ExportedLog, RecordSelection
+from millstream.exchange.values import shown_cells, shown_values, text_or_base64
 from millstream.format.header_cells import pack_headers
 from millstream.limits import Limits
 from tests.records import HEADERS, KEYS
@@ -66,7 +68,48 @@ def test_every_record_comes_back_as_it_was(format: Format, rows: list[tuple[obje
     assert [key for part in records for key in part.keys] == keys
     assert [value for part in records for value in part.values] == values
     assert [timestamp for part in records for timestamp in part.timestamps] == timestamps
-    assert [headers.held for part in records for headers in part.headers] == cells
+    assert [cell for part in records for cell in part.headers] == cells
+
+
+PLAIN = st.text(st.characters(codec="utf-8", exclude_characters="\n"), max_size=6).map(str.encode)
+CELLS = (
+    st.lists(PLAIN, max_size=6) | st.lists(JSON_TEXTS, max_size=6) | st.lists(VALUES, max_size=6)
+)
+
+
+@given(cells=CELLS)
+def test_the_cells_of_a_block_are_shown_as_each_would_be(cells: list[bytes | None]) -> None:
+    texts, encodings = shown_cells(cells)
+    shown = [
+        (msgspec.json.decode(text), encoding)
+        for text, encoding in zip(texts, encodings, strict=True)
+    ]
+    assert shown == [text_or_base64(cell) for cell in cells]
+
+
+@given(cells=CELLS, data=st.data())
+def test_the_values_of_a_block_are_shown_as_each_would_be(
+    cells: list[bytes | None], data: st.DataObject
+) -> None:
+    count = len(cells)
+    flags = st.just([True] * count) | st.lists(st.booleans(), min_size=count, max_size=count)
+    are_json = data.draw(flags)
+    texts, encodings = shown_values(cells, are_json)
+    shown = list(zip(texts, encodings, strict=True))
+    assert shown == [_shown_alone(cell, flag) for cell, flag in zip(cells, are_json, strict=True)]
+
+
+def _shown_alone(value: bytes | None, is_json: bool) -> tuple[str, str]:
+    """The plain rule: JSON that fits into a line stays as it is, everything else is text."""
+    is_line = value is not None and value == value.strip() and not {*b"\r\n"} & {*value}
+    if is_json and value and is_line:
+        try:
+            msgspec.json.decode(value, type=msgspec.Raw)
+            return value.decode(), "json"
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            pass
+    text, encoding = text_or_base64(value)
+    return msgspec.json.encode(text).decode(), encoding
 
 
 def shape(record: Record) -> tuple[object, ...]:

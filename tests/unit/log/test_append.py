@@ -78,8 +78,14 @@ def test_json_is_decoded_into_the_type_that_is_asked_for(log: Log) -> None:
 
     assert only(log).json(type=Order) == Order(7, 9.5)
     assert only(log).json(Order).id == 7
-    with pytest.raises(msgspec.ValidationError):
+    with pytest.raises(InvalidInput, match=r"record at offset 0 of log .* does not fit list"):
         only(log).json(type=list[int])
+
+
+def test_a_record_that_is_no_json_is_named(log: Log) -> None:
+    log.append("plain text")
+    with pytest.raises(InvalidInput, match=r"record at offset 0 of log .* is not valid JSON"):
+        only(log).json()
 
 
 @pytest.mark.parametrize("value", [float("nan"), {"a": [1, float("inf")]}])

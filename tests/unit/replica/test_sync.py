@@ -127,6 +127,7 @@ def test_large_logs_travel_in_parcels(
     assert outcome.logs[0].bytes == told[-1].bytes
 
 
+@pytest.mark.requires("zstd")
 def test_what_is_compressed_is_the_same_and_smaller(a: Millstream, b: Millstream) -> None:
     a.log("x").append_many([b"the same again and again" * 10] * 1_000)
     outcome = a.sync(b, direction="push", compress=True)

@@ -30,7 +30,9 @@ COLUMNS: dict[str, Callable[[int], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("compress", [False, True])
+@pytest.mark.parametrize(
+    "compress", [False, pytest.param(True, marks=pytest.mark.requires("zstd"))]
+)
 @pytest.mark.parametrize("columns", COLUMNS)
 def test_blocks_larger_than_the_peers_become_several(columns: str, compress: bool) -> None:
     with memory_store() as a, memory_store(limits=LIMITS) as b, memory_store() as c:

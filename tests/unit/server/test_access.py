@@ -24,6 +24,7 @@ from millstream.replica.chain import ZERO, Mark
 from millstream.replica.commands import AdoptParcel, Parcel, SendBlocks
 from millstream.rooms import commands as rooms
 from millstream.rooms.settings import RoomSettings
+from millstream.schema.model import IntegerType, SchemaField, StructType
 from millstream.server.auth.access import ANYONE_HERE, Denied, Principal, copyable, visible
 from millstream.server.auth.need import Need, needs_of
 from millstream.server.auth.permission import (
@@ -36,6 +37,7 @@ from millstream.server.auth.permission import (
 from millstream.wire import commands as wire
 from tests.unit.server.guarded import guarded, in_loop
 
+SCHEMA = StructType(fields=(SchemaField(name="id", type=IntegerType()),))
 MARK = Mark(0, ZERO)
 ONE = pack_single(b"x", key=None, headers=None, timestamp=None, limits=Limits())
 
@@ -59,6 +61,14 @@ TABLE: list[tuple[Any, str]] = [
     (logs.Truncate("orders", 1), "log:admin:orders"),
     (logs.DeleteLog("orders"), "log:admin:orders"),
     (logs.SetMetadata("orders", "k", 1), "log:write:orders"),
+    (logs.SetSchema("orders", SCHEMA), "log:write:orders"),
+    (logs.SetSchema("orders", SCHEMA, "enforce", force=True), "log:admin:orders"),
+    (logs.SetSchema("orders", SCHEMA, "warn"), "log:admin:orders"),
+    (logs.DeleteSchema("orders"), "log:admin:orders"),
+    (logs.GetSchemas("orders"), "log:read:orders"),
+    (queues.SetQueueSchema("mail", SCHEMA), "queue:admin:mail"),
+    (queues.DeleteQueueSchema("mail"), "queue:admin:mail"),
+    (queues.GetQueueSchemas("mail"), "queue:read:mail"),
     (logs.SetRetention("orders", Retention()), "log:admin:orders"),
     (logs.TakeLog("orders", "t"), "log:write:orders"),
     (logs.FreeLog("orders", "t"), "log:write:orders"),
@@ -92,6 +102,8 @@ TABLE: list[tuple[Any, str]] = [
     (queues.PutMessages("mail", ONE), "queue:put:mail"),
     (queues.PutReported("mail", ONE), "queue:put:mail"),
     (queues.CancelMessage("mail", 1), "queue:write:mail"),
+    (queues.EndMember("orders", ONE, 0, 1), "log:write:orders"),
+    (queues.FindByDedup("mail", "nightly"), "queue:read:mail"),
     (queues.CancelWaiting("mail", 1, 1), "queue:write:mail"),
     (queues.WaitForMessage("mail", 1, 0), "queue:read:mail"),
     (queues.WaitForCancels("mail", 0, 0), "queue:read:mail"),
@@ -212,6 +224,13 @@ def test_the_table_names_every_command_that_can_be_sent() -> None:
         "WaitForChange",
     }
     assert sent - known == {"Transact", "AssignMessages", "ForkLog"} | free
+
+
+def test_the_end_of_a_member_needs_its_log_and_the_queue_of_the_callback() -> None:
+    command = queues.EndMember("orders", ONE, 0, 1, queue="mail", following=ONE)
+    assert may(who("log:write:orders", "queue:put:mail"), command)
+    assert not may(who("log:write:orders"), command)
+    assert not may(who("queue:admin:mail"), command)
 
 
 def test_to_assign_messages_needs_the_queue_and_the_log() -> None:

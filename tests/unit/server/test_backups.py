@@ -87,6 +87,10 @@ def test_a_followed_store_loses_no_commit(path: Path, tmp_path: Path) -> None:
             text = answer.read()
         assert b"millstream_backup_age_seconds" in text
         assert b"millstream_backup_failures_total 0.0" in text
+        with millstream.open(server.url) as ms:
+            facts = ms.stats()
+        assert 0 <= facts["backup_age_s"] < WAIT_S
+        assert facts["backup_failures"] == 0
     restore(place, tmp_path / "b.db")
     with millstream.open(tmp_path / "b.db") as ms:
         assert [record.value for record in ms.log("x").read()] == [b"1", b"2"]

@@ -27,6 +27,7 @@ WITHOUT_TOKEN = {("GET", "/health"), ("GET", "/docs"), *FILES}
 FOR_ANY_TOKEN = {
     **FILES,
     ("GET", "/health"): "only the status",
+    ("GET", "/version"): "the same for everybody",
     ("GET", "/access"): "what the token itself may do",
     ("GET", "/logs"): "an empty listing",
     ("GET", "/queues"): "an empty listing",

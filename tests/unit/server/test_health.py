@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -279,3 +281,9 @@ def test_another_server_that_is_stuck_is_a_warning_until_it_comes_back_or_is_rem
             assert (await at.core.checkup.health()).status == "healthy"
 
     in_loop(test)
+
+
+def test_the_dashboard_has_words_for_every_check() -> None:
+    page = files("millstream").joinpath("web/dashboard/health.js").read_text()
+    titles = page.partition("const TITLES = {")[2].partition("};")[0]
+    assert set(re.findall(r"^  (\w+):", titles, re.MULTILINE)) == set(ADVICE)

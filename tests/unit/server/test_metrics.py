@@ -239,7 +239,7 @@ def test_requests_sockets_bytes_and_refusals_are_counted() -> None:
 
 
 def test_only_the_largest_are_told_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millstream.server.observe.metrics.NAMES_MAX", 2)
+    monkeypatch.setattr("millstream.server.observe.metrics_by_name.NAMES_MAX", 2)
 
     async def test() -> None:
         async with guarded(Settings()) as at:

@@ -38,7 +38,11 @@ def references(node: Any) -> set[str]:
 
 def test_every_reference_leads_somewhere_and_no_schema_is_left_over() -> None:
     found = document()
-    known = {f"#/components/schemas/{name}" for name in found["components"]["schemas"]}
+    known = {
+        f"#/components/{kind}/{name}"
+        for kind in ("schemas", "responses")
+        for name in found["components"][kind]
+    }
     assert references(found) == known
 
 

@@ -264,6 +264,7 @@ async def test_who_may_cancel_a_job_may_end_its_group_with_it() -> None:
         part = {"log": "jobs.group.g", "index": 0, "size": 1}
         await put(rest, "t")
         await rest.put("/queues/jobs.chores")
+        await rest.put("/logs/jobs.group.g")
         headers = {"task": "t", "job-part": json.dumps(part)}
         body = {"value": {}, "headers": headers}
         number = (await rest.post("/queues/jobs/messages", json=body)).json()["id"]

@@ -252,11 +252,19 @@ async def test_wishes_that_the_spec_does_not_know_are_refused(rest: Rest) -> Non
         {"value": 1, "delay": 1e11},
         {"value": 1, "at": "2030-01-01T00:00:00"},
         {"value": 1, "messages": []},
-        {"value": 1, "delay": 1, "producer": {"name": "p", "sequence": 0}},
     ):
         problem(await rest.post("/queues/q/messages", json=body), 422, "InvalidInput")
     both = await rest.post("/queues/q/messages?delay=1", json={"value": 1})
     problem(both, 422, "InvalidInput")
+
+
+@served
+async def test_a_repeat_of_a_message_for_later_is_stored_once(rest: Rest) -> None:
+    await rest.put("/queues/q")
+    body = {"value": 1, "delay": 1, "producer": {"name": "p", "sequence": 0}}
+    answers = [await rest.post("/queues/q/messages", json=body) for _ in range(2)]
+    assert answers[0].json()["id"] == answers[1].json()["id"]
+    assert (await rest.get("/queues/q")).json()["delayed"] == 1
 
 
 @served

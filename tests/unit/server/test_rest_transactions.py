@@ -125,7 +125,6 @@ async def test_a_put_of_a_transaction_has_all_that_a_put_has(rest: Rest) -> None
         {"delay": -1},
         {"at": "yesterday"},
         {"delay": 1, "at": 5},
-        {"delay": 1, "producer": {"name": "p", "sequence": 0}},
         {"group": "a"},
     ],
     ids=str,

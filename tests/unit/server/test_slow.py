@@ -11,6 +11,7 @@ from millstream.log.commands import CreateLog, DescribeLog
 from millstream.server.observe.slow import SlowCommands
 from millstream.testing import SimulatedClock
 from tests.unit.server.asking import Rest, served
+from tests.unit.server.guarded import guarded, in_loop
 
 
 @pytest.fixture(autouse=True)
@@ -109,3 +110,21 @@ def test_a_server_logs_a_slow_command_and_no_fast_one(caplog: pytest.LogCaptureF
         assert [r for r in caplog.records if r.getMessage() == "slow_command"]
 
     ask()
+
+
+def test_a_wait_for_the_client_is_logged_with_its_direction(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def ask() -> None:
+        async with guarded() as at:
+            at.core.admission.slow.slow_s = 0.0
+            bearer = at.token("log:read:a")
+            await at.ask("POST", "/echo", content=b"four", bearer=bearer)
+
+    in_loop(ask)
+    lines = [vars(r) for r in caplog.records if r.getMessage() == "slow_client"]
+    assert {line["waited_for"] for line in lines} == {"client"}
+    assert {line["request"] for line in lines} == {"POST /echo"}
+    sizes = {(line["direction"], line["bytes"] > 0) for line in lines}
+    assert {("body", True), ("answer", True)} <= sizes
+    assert sum(line["bytes"] for line in lines if line["direction"] == "body") == len(b"four")

@@ -5,6 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import httpx
+
+import millstream
+from millstream.format.version import FORMAT
 from millstream.log.commands import Append
 from millstream.server.serving import running
 from millstream.server.settings import Settings
@@ -34,3 +38,16 @@ def test_the_example_is_what_travels(tmp_path: Path) -> None:
 def test_every_key_of_the_greeting_is_explained() -> None:
     for name in wire.Hello.__struct_fields__:
         assert f"| `{name}` |" in TEXT
+
+
+def test_the_greeting_and_rest_tell_version_and_abilities(tmp_path: Path) -> None:
+    with running(tmp_path / "store.db", Settings(port=0)) as server, talking(server) as talk:
+        told = httpx.get(f"{server.url}/version").json()
+        assert (talk.hello.release, list(talk.hello.abilities)) == (
+            told["version"],
+            told["abilities"],
+        )
+    assert told["version"] == millstream.__version__
+    assert (told["protocol"], told["format"]) == (wire.VERSION, FORMAT)
+    for ability in wire.ABILITIES:
+        assert f"| `{ability}` |" in TEXT

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from millstream.server.auth.turns import Turns
+from millstream.server.auth.query_turns import Turns
 from tests.unit.server.guarded import in_loop
 
 

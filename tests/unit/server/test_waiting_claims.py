@@ -15,9 +15,9 @@ from millstream.queue.commands import ClaimMessages
 from millstream.queue.model.message import messages_of
 from millstream.server.auth.access import Principal
 from millstream.server.auth.permission import parse_permission
+from millstream.server.auth.query_turns import Turns
 from millstream.server.auth.quota import TURNS
 from millstream.server.auth.tokens import create_token
-from millstream.server.auth.turns import Turns
 from millstream.server.core import Core
 from millstream.server.serving import running
 from millstream.server.settings import Settings

@@ -18,7 +18,9 @@ import millstream
 from millstream.doctor import examine
 from millstream.errors import (
     CannotOpen,
+    ConstraintViolation,
     InvalidInput,
+    MillstreamError,
     NotFound,
     TransactionExpired,
     WriteFailed,
@@ -137,6 +139,90 @@ def test_a_step_that_is_refused_commits_nothing(name: str, path: Path) -> None:
         assert stock(ms) == {"apple": 3, "pear": 5}
         assert list(ms.log("x").read()) == []
         ms.log("x").append(b"goes on")
+
+
+@pytest.mark.parametrize("name", SURFACES)
+def test_a_savepoint_undoes_its_statements_and_steps_alone(name: str, path: Path) -> None:
+    with surface_of(name) as surface, surface.open(path) as ms:
+        prepare(ms)
+        with ms.begin() as tx:
+            tx.put("jobs", 1)
+            with suppress(ZeroDivisionError), tx.savepoint():
+                tx.sql("DELETE FROM stock")
+                undone = tx.put("jobs", 2)
+                with tx.savepoint():
+                    tx.sql("INSERT INTO stock VALUES ('fig', 1)")
+                    tx.append("sales", "undone as well")
+                raise ZeroDivisionError
+            with tx.savepoint():
+                tx.sql("UPDATE stock SET n = 4 WHERE item = 'apple'")
+                with suppress(ConstraintViolation), tx.savepoint():
+                    tx.sql("UPDATE stock SET n = 9 WHERE item = 'pear'")
+                    tx.sql("UPDATE stock SET n = -1 WHERE item = 'apple'")
+                kept = tx.put("jobs", 3)
+        assert stock(ms) == {"apple": 4, "pear": 5}
+        assert waiting(ms) == [1, 3]
+        assert ms.queue("jobs").message(kept.result).state == "available"
+        assert list(ms.log("sales").read()) == []
+        with pytest.raises(RuntimeError, match="not been committed"):
+            assert undone.result
+
+
+@pytest.mark.parametrize("name", SURFACES)
+def test_an_exception_through_a_savepoint_commits_nothing(name: str, path: Path) -> None:
+    with surface_of(name) as surface, surface.open(path) as ms:
+        prepare(ms)
+
+        def block() -> None:
+            with ms.begin() as tx:
+                tx.sql("DELETE FROM stock WHERE item = 'pear'")
+                with tx.savepoint():
+                    tx.sql("DELETE FROM stock")
+                    raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            block()
+        assert stock(ms) == {"apple": 3, "pear": 5}
+        ms.log("x").append(b"goes on")
+
+
+def test_a_savepoint_whose_time_is_up_stores_nothing(ms: millstream.Millstream) -> None:
+    def block() -> None:
+        with ms.begin(timeout=SHORT_S) as tx:
+            with suppress(TransactionExpired), tx.savepoint():
+                tx.sql("DELETE FROM stock")
+                tx.sql(ENDLESS)
+            tx.put("jobs", 1)
+
+    with pytest.raises(TransactionExpired):
+        block()
+    assert (stock(ms), waiting(ms)) == ({"apple": 3, "pear": 5}, [])
+
+
+def test_a_savepoint_that_sqlite_ended_stores_nothing(ms: millstream.Millstream) -> None:
+    def block() -> None:
+        with ms.begin() as tx:
+            tx.sql("UPDATE stock SET n = 1")
+            with suppress(MillstreamError), tx.savepoint():
+                tx.sql("INSERT OR ROLLBACK INTO stock VALUES ('apple', 1)")
+            tx.put("jobs", 1)
+
+    with pytest.raises(WriteFailed, match="ended the transaction"):
+        block()
+    assert (stock(ms), waiting(ms)) == ({"apple": 3, "pear": 5}, [])
+
+
+@pytest.mark.parametrize("name", SURFACES)
+def test_a_missing_value_is_named(name: str, path: Path) -> None:
+    with surface_of(name) as surface, surface.open(path) as ms:
+        prepare(ms)
+        statement = "SELECT n FROM stock WHERE item = :item"
+        with pytest.raises(InvalidInput, match="parameter 'item', and no given value"):
+            ms.sql(statement, {"itme": "apple"})
+        with ms.begin() as tx:
+            with pytest.raises(InvalidInput, match="parameter 'item', and no given value"):
+                tx.sql(statement, {"itme": "apple"})
+            assert tx.sql(statement, {"item": "apple"}).scalar() == 3
 
 
 @pytest.mark.parametrize("name", SURFACES)
@@ -524,7 +610,7 @@ def test_a_signal_without_consequences_changes_nothing(ms: millstream.Millstream
         ("COMMIT", "the end of the block commits"),
         ("ROLLBACK", "the end of the block commits"),
         ("SELECT 1; COMMIT", "the end of the block commits"),
-        ("SAVEPOINT mine", "savepoints"),
+        ("SAVEPOINT mine", "tx.savepoint"),
         ("ATTACH ':memory:' AS other", "other databases"),
         ("PRAGMA journal_mode = DELETE", "PRAGMA"),
         ("DELETE FROM millstream_delta", "is Millstream's"),

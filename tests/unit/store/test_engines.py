@@ -19,6 +19,7 @@ from millstream.errors import CannotOpen, InvalidInput
 SOURCES = Path(millstream.__file__).parent
 ENGINES = {"SqliteEngine", "SlateEngine"}
 ALLOWED = {
+    "doctor/repair.py",
     "engine/open.py",
     "engine/sqlite/engine.py",
     "engine/sqlite/compact_file.py",

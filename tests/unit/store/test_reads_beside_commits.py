@@ -63,6 +63,7 @@ FIELDS: dict[str, Any] = {
     "state": "available",
     "book": "book",
     "name": "first",
+    "dedup": "order 1",
     "known": 0,
     "start": 0,
     "stop": 2,
@@ -117,7 +118,7 @@ class Held:
         ms.log("events").cursor("reader").ack([0])
         ms.log("events").metadata["color"] = "blue"
         self.session.execute(PublishParts("book", 1_000, "first", "parts", [SINGLE], "d"))
-        jobs = ms.queue("jobs", sources=["events", "more-*"])
+        jobs = ms.queue("jobs", dedup_by="order", sources=["events", "more-*"])
         jobs.put_many([b"x", b"y"])
         canvas = ms.room("canvas")
         canvas.specify(retained=["shape"])

@@ -316,6 +316,42 @@ def test_a_slow_disk_is_read_less_often(given: Scrubbed, monkeypatch: pytest.Mon
     assert min(pauses) >= 0.5 / 0.01 - 1
 
 
+def test_a_turn_beside_a_complete_pass_reads_nothing(
+    given: Scrubbed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(given, 4)
+    given.first_minute()
+    monkeypatch.setattr(scrubs, "ROWS_MAX", 7)
+    engine, places = given.probe.store.engine, []
+    read = engine.scrub  # type: ignore[attr-defined]
+
+    def read_beside_a_turn(stage: str, at: str, *others: object) -> object:
+        places.append((stage, at))
+        if len(places) % 2:  # a turn that reads comes here as well
+            given.scrub.turn()
+        return read(stage, at, *others)
+
+    monkeypatch.setattr(engine, "scrub", read_beside_a_turn)
+    given.scrub.pass_over()
+    assert len(places) == len(set(places)) > len(engine.scrub_stages)  # type: ignore[attr-defined]
+    assert given.findings() == []
+
+
+def test_a_complete_pass_reads_again_where_the_background_has_been(
+    given: Scrubbed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(given, 4)
+    given.first_minute()
+    with monkeypatch.context() as patch:
+        patch.setattr(scrubs, "ROWS_MAX", 20)
+        given.scrub.turn()
+    assert given.ms.stats()["scrub"] == "running"
+    given.probe.damage(sorted(given.probe.rows(keys.HEAD))[0])
+    given.scrub.pass_over()
+    (finding,) = given.findings()
+    assert finding.endswith("its checksum does not fit")
+
+
 def test_the_position_is_written_down_once_a_minute(
     given: Scrubbed, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -12,8 +13,11 @@ from typing import Any
 import pytest
 
 import millstream
+from millstream.embedded import sql_inbox
+from millstream.embedded.sql_inbox import SqlInbox
 from millstream.errors import InvalidInput
 from millstream.queue.model.own_logs import inbox_of
+from millstream.testing import Probe
 
 PATIENCE_S = 60.0
 """How long a test waits before it fails; posts are moved within milliseconds."""
@@ -189,6 +193,7 @@ def test_groups_priorities_and_dedup(ms: millstream.Millstream, app: sqlite3.Con
         ({"queue": "jobs", "log": "events", "value": "1"}, "either a queue or a log"),
         ({"queue": "jobs", "value": "plain text"}, "not valid JSON"),
         ({"queue": "jobs", "value": None}, "NULL"),
+        ({"queue": "jobs", "value": float("inf")}, "only finite numbers"),
         ({"queue": "jobs", "value": "1", "headers": "[]"}, "JSON object"),
         ({"queue": "jobs", "value": "1", "headers": "{"}, "JSON object"),
         ({"queue": "jobs", "value": "1", "headers": '{"a": {}}'}, "JSON object"),
@@ -239,6 +244,40 @@ def test_a_failed_post_is_posted_again(ms: millstream.Millstream, app: sqlite3.C
     app.execute("DELETE FROM millstream_inbox_failed")
     app.commit()
     assert claim(ms, 1, "later")
+
+
+@pytest.mark.parametrize(("first", "second"), [("1", "2"), ("1", "no JSON"), ("no JSON", "2")])
+def test_a_row_with_the_id_of_a_moved_row_is_moved_itself(
+    ms: millstream.Millstream,
+    app: sqlite3.Connection,
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    first: str,
+    second: str,
+) -> None:
+    ids: list[Any] = []
+    raced = threading.Event()
+
+    def planned(posts: Any, limits: Any) -> Any:
+        plan = sound_planned(posts, limits)
+        if not ids:
+            ids.append(posts[0][:1])
+            SqlInbox().move(Probe(ms).store)  # as another process does
+            with closing(sqlite3.connect(path, timeout=PATIENCE_S)) as other:
+                post(other, queue="jobs", value=second)
+                ids.append(other.execute("SELECT id FROM millstream_inbox").fetchone())
+            raced.set()
+        return plan
+
+    sound_planned = sql_inbox.planned
+    monkeypatch.setattr(sql_inbox, "planned", planned)
+    post(app, queue="jobs", value=first)
+    assert raced.wait(PATIENCE_S)
+    refused = [value for _, _, value, _ in failed(app)]
+    moved = [message.text for message in ms.queue("jobs").claim(10)]
+    assert ids[0] == ids[1]
+    assert moved == [value for value in (first, second) if value != "no JSON"]
+    assert refused == [value for value in (first, second) if value == "no JSON"]
 
 
 def test_posts_wait_for_the_next_handle(path: Path) -> None:

@@ -21,6 +21,7 @@ from millstream.engine import copy as store_copy
 from millstream.engine.copy import PARTIAL, copy_store
 from millstream.engine.open import open_engine
 from millstream.errors import CannotOpen, CorruptionError, InvalidInput
+from millstream.server.auth.signing_key import KEY_FILE
 from millstream.server.auth.tokens import create_token
 from tests.conformance.kits import all_rows
 
@@ -74,7 +75,9 @@ def rows_of(path: Path) -> dict[bytes, bytes]:
 
 
 def names_in(folder: Path) -> set[str]:
-    return {one.name for one in folder.iterdir() if not one.name.endswith(("-wal", "-shm"))}
+    """The names of stores and backups; a token makes the key of signatures beside its store."""
+    beside = ("-wal", "-shm", KEY_FILE)
+    return {one.name for one in folder.iterdir() if not one.name.endswith(beside)}
 
 
 def test_a_copy_has_all_of_the_store_and_of_the_applications_tables(

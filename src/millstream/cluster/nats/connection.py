@@ -34,6 +34,9 @@ RECONNECT_S = 0.2
 CANCEL_S = 1
 """The pause before a task that ignores its cancellation is cancelled again."""
 
+CLOSE_S = 1
+"""How long tasks of the client may take to end by themselves."""
+
 CONNECT_TIMEOUT_S = 2
 NO_RESPONDERS = 503
 PAYLOAD_BYTES_MIN = 1_000_000
@@ -267,6 +270,11 @@ class NatsConnection:
             await asyncio.wait((life, ending), return_when=asyncio.FIRST_COMPLETED)
             life.cancel()
             await asyncio.wait((life,))
+        for task in [*self._tasks]:
+            task.cancel()
+        if others := asyncio.all_tasks() - {asyncio.current_task()}:
+            # A client that was refused closes its socket in a task that it began itself.
+            await asyncio.wait(others, timeout=CLOSE_S)
         remaining = asyncio.all_tasks() - {asyncio.current_task()}
         for task in remaining:
             task.cancel()

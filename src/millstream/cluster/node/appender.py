@@ -148,9 +148,9 @@ class Appender:
         return now_s - self._away_since_s < self._settings.settle_timeout_s
 
     def _settle(self, entry: SharedEntry, deadline_s: float, cause: Exception) -> Position | None:
-        """Find out what follows the position: this entry, a barrier (None), or another entry.
+        """Find out whether an entry was stored, and return its position.
 
-        A stored barrier shows that the entry can never be stored there.
+        Return None if a barrier of this node lies in its place: then the entry can never be stored.
         """
         progress = self._progress
         # Alternatives: asking for the end of the log does not help, because the unsure entry may

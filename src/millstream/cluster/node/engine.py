@@ -22,8 +22,8 @@ from millstream.engine.protocol import (
     ChangesetWriter,
     Durability,
     Engine,
-    Exchangeable,
     FilePages,
+    Paged,
     Reference,
     Scrubbable,
     ScrubStep,
@@ -108,11 +108,15 @@ class ReplicatedEngine:
 
     def copy_to(self, path: Path) -> None:
         """Write a consistent copy of this node's rows and tables into a new file."""
-        cast(Exchangeable, self._inner).copy_to(path)
+        cast(Paged, self._inner).copy_to(path)
 
     def pages(self) -> AbstractContextManager[tuple[FilePages, Snapshot]]:
         """Hold a snapshot of this node's file, to read its pages and rows."""
-        return cast(Exchangeable, self._inner).pages()
+        return cast(Paged, self._inner).pages()
+
+    def verify(self, stop: Callable[[], bool]) -> bool:
+        """Read every page of this node's file; False if `stop` ended it."""
+        return cast(Paged, self._inner).verify(stop)
 
     @property
     def scrub_share(self) -> float:

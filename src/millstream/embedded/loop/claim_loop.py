@@ -7,7 +7,8 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeVar
 
 from millstream.command import Operation
-from millstream.queue.commands import ClaimMessages, Grant, ReturnClaims, Run
+from millstream.queue.commands import ClaimMessages, ReturnClaims, Run
+from millstream.queue.model.grants import Grant
 from millstream.queue.model.message import Lot
 from millstream.queue.runs import lots_claimed
 

@@ -324,7 +324,8 @@ class Feed:
             await self._catch_up(extent)
 
     def _glance(self) -> Extent | None:
-        """Return the extent that the store shows without a lock; None if it may be incomplete."""
+        """Return the extent that the store shows without a lock; None if the extent may be
+        incomplete."""
         views, before = self._source.store.views, self._extent
         log_id = views.get(keys.log_name(self.log))
         if not log_id or before is None or before.id != log_id:

@@ -43,7 +43,7 @@ class InOrder(Generic[T]):
         return ready + self._follow()
 
     def skip(self, position: int) -> list[T]:
-        """Give up the items before a position; return held items that follow it."""
+        """Give up the items before a position; return the held items from the position on."""
         self.position = max(self.position, position)
         return self._follow()
 

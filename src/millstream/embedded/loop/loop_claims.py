@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from millstream.embedded.loop.claim_loop import ClientTurns, Loop, Returns, TakesLots, Turn
 from millstream.embedded.loop.loop_lines import LoopLines
 from millstream.errors import WriteFailed
-from millstream.queue.commands import ClaimMessages, Grant, Granted
+from millstream.queue.commands import ClaimMessages
+from millstream.queue.model.grants import Grant, Granted
 from millstream.queue.model.message import Lot
 from millstream.queue.service import claims
 from millstream.queue.service.payloads import are_at_hand, read_grants

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from millstream.embedded.session_turn import SessionTurn
@@ -38,6 +39,18 @@ class LoopTurn:
         """Run a statement, and return its result."""
         return await self._ask(self._session_turn.sql, statement, parameters)
 
+    async def begin_part(self) -> None:
+        """Begin a part of the transaction that can be undone alone."""
+        await self._at_boundary(self._session_turn.begin_part)
+
+    async def keep_part(self) -> None:
+        """Join the innermost part to what is around it."""
+        await self._at_boundary(self._session_turn.keep_part)
+
+    async def undo_part(self) -> None:
+        """Undo the statements of the innermost part."""
+        await self._ask(self._session_turn.undo_part)
+
     async def commit(self, steps: list[Any]) -> list[Any]:
         """Run the steps, commit them with all statements, and return the answers of the steps.
 
@@ -49,6 +62,21 @@ class LoopTurn:
         """Undo everything; a statement that a cancelled caller has left running is interrupted."""
         self._session_turn.turn.cancel()
         await self._ask(self._session_turn.roll_back)
+
+    async def _at_boundary(self, question: Callable[[], None]) -> None:
+        """Begin or end a part. If the caller is cancelled meanwhile, undo the whole transaction.
+
+        A cancelled caller does not know whether the part began or ended. So the caller cannot undo the
+        part.
+        """
+        answering = asyncio.wrap_future(self._pool.submit(question))
+        try:
+            await asyncio.shield(answering)
+        except asyncio.CancelledError:
+            with suppress(Exception):
+                await answering
+            await self.roll_back()
+            raise
 
     async def _ask(self, question: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.shield(asyncio.wrap_future(self._pool.submit(question, *arguments)))

@@ -62,10 +62,8 @@ class _PendingOperation(Ticket[Any], eq=False, kw_only=True):
     command: Operation[Any] | None = None
     """None for a waiting claim that is made by the commit of other operations."""
 
-    @property
-    def is_wanted(self) -> bool:
-        """Return whether the answer is still needed."""
-        return True
+    future: asyncio.Future[Any] | None = None
+    """The future of a waiting coroutine, which is done early if the coroutine is cancelled."""
 
     def settle(self) -> None:
         """Deliver the answer."""
@@ -76,11 +74,6 @@ class _AwaitedOperation(_PendingOperation, eq=False, kw_only=True):
     """A ticket with the future of the waiting coroutine."""
 
     future: asyncio.Future[Any]
-
-    @property
-    def is_wanted(self) -> bool:
-        """Return False if the coroutine was cancelled."""
-        return not self.future.done()
 
     def settle(self) -> None:
         """Deliver the answer; if the coroutine was cancelled, `tell` gets the unused answer."""
@@ -233,7 +226,7 @@ class AsyncEmbeddedSession:
             raise
 
     def begin(self, command: Operation[T]) -> asyncio.Future[T]:
-        """Submit an operation with all others of this turn; the answer comes when it is durable."""
+        """Submit an operation with the operations of this turn; the answer comes when it is durable."""
         return self._begin_here(command, _none)
 
     def _begin_here(self, command: Operation[T], unwanted: Done) -> asyncio.Future[T]:
@@ -263,7 +256,11 @@ class AsyncEmbeddedSession:
 
     def _submit_gathered(self) -> None:
         """Submit the operations of this turn, in groups that fit into a commit."""
-        gathered = [ticket for ticket in self._gathered if ticket.is_wanted]
+        gathered = [
+            ticket
+            for ticket in self._gathered
+            if (future := ticket.future) is None or not future.done()
+        ]
         self._gathered = []
         for claim, arrived in self._claims.lines.claims_for(gathered):
             run = partial(claim_in_commit, query=claim)

@@ -1,4 +1,8 @@
-"""The weight of operations: an event loop commits light operations itself."""
+"""The weight of operations: an event loop commits light operations itself.
+
+If a thread commits every operation, an append takes 30 % more processor time for one coroutine, and
+16 % more for 32 (2026-11). Heavy operations would keep other tasks of the loop waiting.
+"""
 
 from __future__ import annotations
 

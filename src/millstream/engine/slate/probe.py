@@ -5,7 +5,7 @@ Conditional requests. Two promises of an object store allow only one writer:
     put_if_absent    an object that exists is not created again: a fenced writer cannot write
     if_match         an object is replaced only if its tag still matches: a lease has one holder
 
-Some stores that imitate S3 ignore these conditions silently. Two writers there would overwrite
+Imitations of S3 may ignore conditions silently. Two writers there would overwrite
 each other's acknowledged commits, so `probe` refuses them before anything is written.
 
 Format. The object `format` below the store's prefix names the format of the rows, as JSON:

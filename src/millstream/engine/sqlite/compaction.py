@@ -7,8 +7,8 @@ millisecond. A kill at any time leaves a complete file: the steps are ordinary c
 checkpoint of the write-ahead log cuts the file.
 
 New files have `auto_vacuum = INCREMENTAL`. Only `VACUUM` sets it in an existing file: `rewrite` does
-both, and writers wait meanwhile. The background leaves a database of an application alone: its owner may
-run steps with `millstream compact`.
+both, and writers wait meanwhile. The background leaves a database of an application alone: its owner
+may run steps with `millstream compact`.
 
 A step counts `shrunk` up in the row of the file. So other handles know why the file is smaller
 (`identity.py`), and see that another process compacts already.
@@ -184,7 +184,7 @@ class Compaction:
         return total
 
     def step(self, *, waits: bool = False) -> int | None:
-        """Return some pages to the disk by one commit; None if another process writes now."""
+        """Return some pages to the disk by one commit; None while another process writes."""
         with self._connected() as connection:
             connection.set_busy_timeout(0)
             if waits:

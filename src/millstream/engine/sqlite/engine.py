@@ -55,10 +55,10 @@ from millstream.engine.sqlite.opening import FileOpening
 from millstream.engine.sqlite.options import SqliteOptions, fitted
 from millstream.engine.sqlite.page_snapshot import PageSnapshot
 from millstream.engine.sqlite.pages import is_verified
-from millstream.engine.sqlite.pool import PooledSnapshot, ReaderPool
+from millstream.engine.sqlite.pool import PooledSnapshot, ReaderPool, TaskConnections
 from millstream.engine.sqlite.rows import OnDamage, SqliteReader
 from millstream.engine.sqlite.schema import has_tables, refuse_posts
-from millstream.engine.sqlite.scrub import SCRUB_CACHE_KIB, STAGES, scrub_step
+from millstream.engine.sqlite.scrub import STAGES, bound_cache, scrub_step
 from millstream.engine.sqlite.wal import FRAME_BYTES, repair_log
 from millstream.engine.sqlite.wal_events import WalEvents
 from millstream.engine.sqlite.writer import SqliteWriter
@@ -77,11 +77,10 @@ class SqliteEngine:
 
     shared = True
     writes_alone = False
-    abilities: frozenset[Ability] = frozenset({"sql", "forks", "scrub", "changesets", "exchange"})
+    abilities: frozenset[Ability] = frozenset(
+        {"sql", "forks", "scrub", "changesets", "pages", "exchange"}
+    )
     scrub_stages = STAGES
-    _tender: apsw.Connection | None = None
-    _scrubber: apsw.Connection | None = None
-    _compactor: apsw.Connection | None = None
 
     def __init__(
         self,
@@ -125,6 +124,7 @@ class SqliteEngine:
         self._pool = ReaderPool(
             self.path, make=lambda: self._reader_on(self._connect()), explain=self._damaged
         )
+        self._tasks = TaskConnections(self._pool, self._connect)
         self._writer: SqliteWriter | None = None
         self._preallocation = WalPreallocation(os.path.realpath(self.path)) if vfs is None else None
         """None with a layer of the caller, which has to see every write."""
@@ -328,13 +328,9 @@ class SqliteEngine:
     def scrub(self, stage: str, at: str, bounds: StepBounds, needs: Reference) -> ScrubStep:
         """Continue to read a stage, on a separate connection that leaves other caches alone."""
         self._home.check_read()
-        with self._pool.held():
-            with self._pool.lock:
-                if self._scrubber is None:
-                    self._scrubber = self._connect()
-                    self._scrubber.execute(f"PRAGMA cache_size = -{SCRUB_CACHE_KIB}")
+        with self._tasks.held("scrub", bound_cache) as connection:
             try:
-                step = scrub_step(self._scrubber, stage, at, bounds, needs)
+                step = scrub_step(connection, stage, at, bounds, needs)
             except apsw.Error as error:
                 raise self._damaged(error) from error
         for unsound in step.unsound:
@@ -449,19 +445,16 @@ class SqliteEngine:
     def _copy_log(self, mode: int) -> tuple[int, int] | None:
         if self._pool.is_closed:
             return None
-        with self._pool.held():
-            with self._pool.lock:
-                if self._tender is None:
-                    self._tender = self._connect()
-                # A checkpoint that restarts the log has the turn to write, and waits for readers.
-                wait_s = self._checkpoints.reader_wait_s()
-                self._tender.set_busy_handler(patience(SystemClock(), wait_s))
-            self._home.check_contents(self._tender)  # else pages of two files would be mixed
-            return self._copy(self._tender, mode)
+        with self._tasks.held("checkpoint") as connection:
+            # A checkpoint that restarts the log has the turn to write, and waits for readers.
+            wait_s = self._checkpoints.reader_wait_s()
+            connection.set_busy_handler(patience(SystemClock(), wait_s))
+            self._home.check_contents(connection)  # else pages of two files would be mixed
+            return self._copy(connection, mode)
 
-    def _copy(self, tender: apsw.Connection, mode: int) -> tuple[int, int] | None:
+    def _copy(self, connection: apsw.Connection, mode: int) -> tuple[int, int] | None:
         try:
-            pages, copied_pages = tender.wal_checkpoint(mode=mode)
+            pages, copied_pages = connection.wal_checkpoint(mode=mode)
             return pages * self._page_bytes, copied_pages * self._page_bytes
         except apsw.BusyError:
             return None  # another process reads or writes now; the next commit tries again
@@ -470,13 +463,12 @@ class SqliteEngine:
 
     @contextmanager
     def _connected_compactor(self) -> Iterator[apsw.Connection]:
-        with self._pool.held():
-            with self._pool.lock:
-                if self._compactor is None:
-                    self._compactor = self._connect()
-                    self._compactor.set_wal_hook(self._on_compacted)
-            self._home.check_contents(self._compactor)
-            yield self._compactor
+        with self._tasks.held("compaction", self._hear_commits) as connection:
+            self._home.check_contents(connection)
+            yield connection
+
+    def _hear_commits(self, compactor: apsw.Connection) -> None:
+        compactor.set_wal_hook(self._on_compacted)
 
     def _on_compacted(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
         self._checkpoints.committed(pages * self._page_bytes)
@@ -485,8 +477,8 @@ class SqliteEngine:
     def _drop_connections(self, *, checkpoint: bool) -> None:
         connections = [reader.connection for reader in self._pool.drain()]
         connections += [self._writer.connection] if self._writer else []
-        connections += filter(None, (self._tender, self._scrubber, self._compactor))
-        self._tender = self._scrubber = self._compactor = self._writer = None
+        connections += self._tasks.drain()
+        self._writer = None
         self._close(connections, checkpoint=checkpoint)
 
     def _busy(self) -> Callable[[int], bool]:

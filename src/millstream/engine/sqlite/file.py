@@ -4,9 +4,10 @@ A file that is no SQLite database, or a damaged store, is refused by its first p
 opens it. Creation is one transaction in rollback mode. A kill in the middle leaves an empty file,
 which counts as no file.
 
-A database of an application becomes a store by one transaction that adds our tables. Its own tables,
-its `user_version` and its `application_id` stay. A store needs write-ahead mode. A database in another
-mode is changed only if the caller asks for it (`adopt`), because the mode holds for every program.
+A database of an application becomes a store by one transaction that adds our tables. Tables of the
+application, the `user_version` and its `application_id` stay. A store needs write-ahead mode. A
+database in another mode is changed only if the caller asks for it (`adopt`), because the mode holds
+for every program.
 
 A new file has no checksums in its pages, so that every SQLite tool may write to it (`schema.py`
 says how damage is noticed without them). With an option, SQLite's checksum layer adds them.
@@ -183,8 +184,18 @@ def cut(path: Path, page: bytes) -> str | None:
 
 
 def is_half_made(path: Path) -> bool:
-    """True if a rollback journal exists: of a running or interrupted creation, or of another tool."""
-    return _has(path, "-journal")
+    """True if SQLite must undo writes by a rollback journal: of a creation, or of another tool.
+
+    The header of a journal is written before the first page of the file. SQLite ignores a journal
+    without a header, and leaves it there.
+    """
+    try:
+        with Path(f"{path}-journal").open("rb") as journal:
+            return journal.read(1) not in (b"", b"\0")
+    except FileNotFoundError:
+        return False
+    except PermissionError:
+        return True
 
 
 def _has(path: Path, suffix: str) -> bool:
@@ -399,8 +410,9 @@ def connect(
 def _use_wal(connection: apsw.Connection, busy: Callable[[int], bool]) -> None:
     """Change the journal mode of a new file to WAL; a file in this mode stays as it is.
 
-    SQLite refuses at once, without calling its busy handler, when several connections change the
-    mode at the same time: each holds a lock that the others need. So a refused change is repeated.
+    If several connections change the mode at the same time, SQLite refuses at once, without calling
+    its busy handler, because each connection holds a lock that the others need. So this function
+    repeats the change for as long as the busy handler allows.
     """
     for attempt in itertools.count():
         try:

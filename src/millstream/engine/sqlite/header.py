@@ -1,7 +1,7 @@
 """The header of a SQLite file, and its list of free pages: fields that SQLite does not check.
 
 A flipped bit there can make SQLite ignore a write-ahead log, hand out a page that is in use, or write
-a map of pointers over one. So these fields are compared with each other before SQLite opens the file.
+a map of pointers over one. So the fields are compared before SQLite opens the file.
 
     at   field                          must be
     16   bytes of a page                a power of two

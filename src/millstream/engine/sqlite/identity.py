@@ -22,93 +22,155 @@ has changed (`Contents`):
     the file is smaller than before and than the   the database does not shrink
     database
 
-The database does shrink by three causes, and the size is not compared then. `VACUUM` counts the version
+The database does shrink by four causes, and the size is not compared then. `VACUUM` counts the version
 of the schema up. A compaction of ours counts `shrunk` up in the row of the file. A database with
-`auto_vacuum = FULL`, which another tool has set, shrinks with any commit. A file of exactly the expected
-size with a higher counter passes.
+`auto_vacuum = FULL`, which another tool has set, shrinks with any commit. `PRAGMA incremental_vacuum`
+of another tool leaves no mark, but SQLite then reports fewer pages than before. After a copy into the
+file SQLite goes on with its own number of pages.
+
+Such a database may have grown past its former size again before the next check. Then its first page is
+in the write-ahead log, because this page holds the size. Each commit that writes the first page adds 1
+to the change counter. So the file is ours if its counter is that of a first page in the log, or comes
+right before that of the earliest. A file of exactly the expected size with a higher counter passes.
 """
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import apsw
+from msgspec import Struct
 
 from millstream.clock import Clock
 from millstream.engine.sqlite.header import FULL, HEADER_BYTES, INCREMENTAL, MAGIC
 from millstream.engine.sqlite.schema import shrunk_of
+from millstream.engine.sqlite.wal import change_counters
 from millstream.errors import StoreGone
 
+Identity = tuple[int, int]
+"""Device and inode number of a file."""
+
 TRIES = 3
-"""How often the header is read before the file counts as foreign: SQLite may be writing it now."""
+"""How often the file is read before it counts as foreign: SQLite may be writing it now."""
+
+
+class Observation(Struct, frozen=True, gc=False):
+    """The file and its database at one moment, while no checkpoint wrote the file."""
+
+    stamp: tuple[int, int]
+    """The time stamp of the file, and its bytes."""
+    is_sqlite: bool
+    counter: int
+    """The change counter in the header of the file."""
+    database_bytes: int
+    schema: int
+    shrinks: int
+    """The mode of `auto_vacuum`."""
+    shrunk: int | None
+
+    @property
+    def file_bytes(self) -> int:
+        """The bytes of the file: those of the database once a checkpoint has copied all of it."""
+        return self.stamp[1]
 
 
 class Contents:
-    """The file as of the last check: time stamp, size, change counter, schema version."""
+    """The file as of the last check.
 
-    __slots__ = (
-        "_bytes",
-        "_counter",
-        "_database_bytes",
-        "_schema",
-        "_shrunk",
-        "_stamp",
-        "is_foreign",
-    )
+    Several threads check at the same time: writers, checkpoints, compaction. So an observation never
+    changes, and each check compares with the observation that it found before it read the file. A
+    check that ends late may put an older observation back, which is as true.
+    """
 
-    def __init__(self) -> None:
-        self._stamp = (0, 0)
-        self._bytes = self._database_bytes = self._counter = self._schema = 0
-        self._shrunk: int | None = None
+    __slots__ = ("_file", "_latest", "_path", "is_foreign")
+
+    def __init__(self, path: str, file: Identity | None) -> None:
+        """`file` is the identity of the opened file."""
+        self._path, self._file = path, file
+        self._latest: Observation | None = None
         self.is_foreign = False
         """True once a foreign file was copied over the store's file; stays True."""
 
-    def check(self, status: os.stat_result, connection: apsw.Connection) -> bool:
-        """True if only SQLite has written the file, whose present `stat` is given."""
-        stamp = status.st_mtime_ns, status.st_size
-        if stamp != self._stamp and not self.is_foreign:
-            if any(self._fits(status.st_size, connection) for _ in range(TRIES)):
-                self._stamp, self._bytes = stamp, status.st_size
-            else:
-                self.is_foreign = True
+    def check(self, connection: apsw.Connection) -> bool:
+        """True if the path leads to the opened file, and only SQLite has written it."""
+        earlier = self._latest
+        for _ in range(TRIES):
+            status = os.stat(self._path)
+            if self.is_foreign or (status.st_dev, status.st_ino) != self._file:
+                return False
+            stamp = _stamp(status)
+            if earlier is not None and stamp == earlier.stamp:
+                return True
+            try:
+                observation = _observe(stamp, connection)
+            except apsw.Error:
+                return True  # the transaction itself will fail
+            is_steady = _stamp(os.stat(self._path)) == stamp
+            if is_steady and (
+                _may_follow(observation, earlier) or self._has_grown_again(observation, earlier)
+            ):
+                self._latest = observation
+                return True
+        self.is_foreign = is_steady  # while a checkpoint writes, the next check decides
         return not self.is_foreign
 
-    def _fits(self, size: int, connection: apsw.Connection) -> bool:
-        try:
-            _, header = connection.read("main", 0, 0, HEADER_BYTES)
-            pages, page_bytes, schema, shrinks = (
-                connection.pragma(name)
-                for name in ("page_count", "page_size", "schema_version", "auto_vacuum")
-            )
-            shrunk = shrunk_of(connection)
-        except apsw.Error:
-            return True  # the transaction itself will fail
-        counter = int.from_bytes(header[24:28], "big")
-        if header[:16] != MAGIC or counter < self._counter:
+    def _has_grown_again(self, observation: Observation, earlier: Observation | None) -> bool:
+        """True if the write-ahead log continues a file that another tool has shrunk."""
+        if earlier is None or observation.shrinks != INCREMENTAL or not observation.is_sqlite:
             return False
-        may_shrink = shrinks == FULL or schema > self._schema
-        may_shrink = may_shrink or (shrinks == INCREMENTAL and shrunk != self._shrunk)
-        if self._bytes and not may_shrink and not self._may_become(size, pages * page_bytes):
+        if observation.counter <= earlier.counter:
             return False
-        self._counter, self._schema, self._shrunk = counter, schema, shrunk
-        self._database_bytes = pages * page_bytes
+        counters = change_counters(Path(f"{self._path}-wal"))
+        return bool(counters) and (
+            observation.counter in counters or observation.counter + 1 == counters[0]
+        )
+
+
+def _stamp(status: os.stat_result) -> tuple[int, int]:
+    return status.st_mtime_ns, status.st_size
+
+
+def _observe(stamp: tuple[int, int], connection: apsw.Connection) -> Observation:
+    """Read the header of the file, and the database as of one snapshot."""
+    _, header = connection.read("main", 0, 0, HEADER_BYTES)
+    with connection:  # a savepoint: the statements read one snapshot
+        pages, page_bytes, schema, shrinks = (
+            connection.pragma(name)
+            for name in ("page_count", "page_size", "schema_version", "auto_vacuum")
+        )
+        shrunk = shrunk_of(connection)
+    return Observation(
+        stamp=stamp,
+        is_sqlite=header[:16] == MAGIC,
+        counter=int.from_bytes(header[24:28], "big"),
+        database_bytes=pages * page_bytes,
+        schema=schema,
+        shrinks=shrinks,
+        shrunk=shrunk,
+    )
+
+
+def _may_follow(observation: Observation, earlier: Observation | None) -> bool:
+    """True if SQLite alone can have changed the file since the earlier observation."""
+    if earlier is None or not observation.is_sqlite:
+        return observation.is_sqlite
+    if observation.counter < earlier.counter:
+        return False
+    if observation.shrinks == FULL or observation.schema > earlier.schema:
         return True
-
-    def _may_become(self, size: int, database_bytes: int) -> bool:
-        """True if a checkpoint can have left the file with this size.
-
-        The database had its smallest size at the last check: that check may have seen it smaller than
-        the file, because the checkpoint that cuts the file comes later.
-        """
-        smallest = min(self._bytes, self._database_bytes)
-        return smallest <= size <= max(self._bytes, database_bytes)
+    if observation.shrinks == INCREMENTAL and (
+        observation.database_bytes < earlier.database_bytes or observation.shrunk != earlier.shrunk
+    ):
+        return True
+    # The earlier check may have seen the database smaller than the file, because the checkpoint
+    # that cuts the file comes later.
+    smallest = min(earlier.file_bytes, earlier.database_bytes)
+    return smallest <= observation.file_bytes <= max(earlier.file_bytes, observation.database_bytes)
 
 
 ASKED_S = 0.01
 """How long a good answer is cached: a check takes about a tenth of the time of a commit."""
-
-Identity = tuple[int, int]
-"""Device and inode number of a file."""
 
 
 def identity(path: str) -> Identity | None:
@@ -141,7 +203,7 @@ class Home:
     def settle(self) -> None:
         """Take the present file as the right one."""
         self._file = identity(self._path)
-        self._contents = Contents()
+        self._contents = Contents(self._path, self._file)
         self.forget_log()
 
     def forget_log(self) -> None:
@@ -178,11 +240,10 @@ class Home:
     def check_contents(self, connection: apsw.Connection) -> None:
         """Raise `StoreGone` unless the file is the opened one, and only SQLite has written it."""
         try:
-            status = os.stat(self._path)
+            is_ours = self._contents.check(connection)
         except OSError:
             raise self._error(self._path) from None
-        is_same = (status.st_dev, status.st_ino) == self._file
-        if not (is_same and self._contents.check(status, connection)):
+        if not is_ours:
             raise self._error(self._path)
 
     def missing(self) -> str | None:

@@ -203,7 +203,9 @@ def _share_index_locks() -> bool:
     except OSError:
         return False  # a hardened system lets no program make code
     page.write(code + address.to_bytes(8, "little"))
-    _kept.append(page)
+    # The page outlives the interpreter: a store that is still open is closed after Python has cleared
+    # this module.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(page))
     start = ctypes.addressof(ctypes.c_char.from_buffer(page))
     return bool(apsw.VFS("millstream-neighbour", base="unix").xSetSystemCall("fcntl", start))
 
@@ -223,9 +225,6 @@ _CODES = {
         "ffe0"  # jmp rax
     )
 }
-_kept: list[mmap.mmap] = []
-"""Keeps the machine code in memory."""
-
 has_shared_locks = _share_index_locks()
 """Whether another SQLite library in this process sees our locks, and we see its locks."""
 

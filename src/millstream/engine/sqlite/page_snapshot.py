@@ -116,6 +116,8 @@ class PageSnapshot:
             pieces = [self._page(number) for number in range(first_page, first_page + count)]
             return b"".join(pieces)
         framed = [n for n in range(first_page, first_page + count) if n in self._frames]
+        if not framed:
+            return self._read_file((first_page - 1) * size, count * size, framed)
         if len(framed) == count:
             data = bytearray(count * size)
         else:
@@ -123,7 +125,7 @@ class PageSnapshot:
         for number in framed:
             start = (number - first_page) * size
             data[start : start + size] = self._framed_page(number)
-        if framed and self._is_restarted():
+        if self._is_restarted():
             self._frames = {}
             return self.read(first_page, count)
         return bytes(data)

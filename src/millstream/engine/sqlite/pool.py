@@ -1,4 +1,4 @@
-"""The pool of readers of a SQLite file: connections that are reused by later reads.
+"""The connections of a SQLite file beside the writer: a pool of readers, and one for each background task.
 
 The pool counts connections in use. A fork, and the closing of the file, wait until the count is 0. A
 use that begins during a fork waits for the end of the fork. The engine opens the connections.
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import Literal
 
 import apsw
 
@@ -132,6 +133,37 @@ class ReaderPool:
         with self._idle:
             self._in_use -= 1
             self._idle.notify_all()
+
+
+Task = Literal["checkpoint", "scrub", "compaction"]
+
+
+class TaskConnections:
+    """The connections of background tasks, one for each task, opened at its first use."""
+
+    def __init__(self, pool: ReaderPool, connect: Callable[[], apsw.Connection]) -> None:
+        self._pool = pool
+        self._connect = connect
+        self._connections: dict[Task, apsw.Connection] = {}
+
+    @contextmanager
+    def held(
+        self, task: Task, prepare: Callable[[apsw.Connection], object] | None = None
+    ) -> Iterator[apsw.Connection]:
+        """Yield the connection of a task, prepared when new; forks and closing wait for the block's end."""
+        with self._pool.held():
+            with self._pool.lock:
+                connection = self._connections.get(task)
+                if connection is None:
+                    connection = self._connections[task] = self._connect()
+                    if prepare is not None:
+                        prepare(connection)
+            yield connection
+
+    def drain(self) -> list[apsw.Connection]:
+        """Remove and return all connections; called under the lock of the pool."""
+        connections, self._connections = [*self._connections.values()], {}
+        return connections
 
 
 class PooledSnapshot:

@@ -19,24 +19,27 @@ import errno
 import fcntl
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from millstream.engine.disk import sync_folder
 from millstream.engine.sqlite.engine import SqliteEngine
 from millstream.engine.sqlite.neighbour import is_open_here, own_descriptors
-from millstream.engine.sqlite.partial import has_log
+from millstream.engine.sqlite.unfinished_file import has_log
 from millstream.errors import CannotOpen, MillstreamError
 
 _LOCKED_START, _LOCKED_BYTES = 0x40000000, 512
 """The bytes of a file that SQLite's connections lock."""
 
 
-def replace_file(partial: Path, place: Path, *, shown: Path) -> Path:
+def replace_file(
+    partial: Path, place: Path, *, shown: Path, check: Callable[[], None] = lambda: None
+) -> Path:
     """Replace a file by a partial file, and return the new name of the old file.
 
-    Raises `CannotOpen` if a process has the file open, and changes nothing.
+    `check` is called while no process can open the file, and may refuse by an error. Raises `CannotOpen`
+    if a process has the file open, and changes nothing.
     """
     if is_open_here(place):
         raise _in_use(shown)
@@ -44,6 +47,7 @@ def replace_file(partial: Path, place: Path, *, shown: Path) -> Path:
         SqliteEngine(place, adopt=False).close()
     aside = _unused_name(place)
     with _alone(place, shown):
+        check()
         os.link(place, aside)
         if has_log(place):
             os.link(f"{place}-wal", f"{aside}-wal")

@@ -18,7 +18,7 @@ from millstream.engine.checksum import checked
 from millstream.engine.commit import Row
 from millstream.engine.sqlite.file import explained
 from millstream.engine.sqlite.schema import DELTA, FIRST_INDEX, PREFIX, RECORD, SECOND_INDEX
-from millstream.engine.sqlite.sql import NOT_SQL, Parameters, may_read, run_as
+from millstream.engine.sqlite.sql import NOT_SQL, Parameters, fault_of, may_read, run_as
 from millstream.errors import (
     CorruptionError,
     InvalidInput,
@@ -201,7 +201,7 @@ class SqliteReader(SqliteSnapshot):
         except (apsw.IOError, apsw.CorruptError, apsw.BusyError, apsw.LockedError) as error:
             raise self.failed(error) from error
         except NOT_SQL as error:
-            raise InvalidInput(f"ms.sql: {error}", statement=statement) from error
+            raise InvalidInput(f"ms.sql: {fault_of(error)}", statement=statement) from error
 
     def select(self, statement: str, parameters: Parameters) -> list[tuple[Any, ...]]:
         """Return plain rows for one of our own statements on tables of the application."""

@@ -1,4 +1,4 @@
-"""The tables of a store's file, their schema, and the row that describes the file.
+"""The schema of a store's file: its tables, and the row with its format.
 
     table              rows by                      lost rows are noticed by
     millstream_file    one row: what the file is    this module
@@ -11,7 +11,7 @@ Two more tables belong to the application: it posts messages into `millstream_in
 (`embedded/sql_inbox.py`), and finds those that could not be moved in `millstream_inbox_failed`.
 
 A flipped bit in an index or in an interior page makes rows vanish. The checksum beside a row cannot
-show that. So the key of each record lies in two indexes: one bit cannot damage both. Appends and
+show that. So the key of each record lies in two indexes: a bit cannot damage two indexes. Appends and
 claims write deltas, and only folds write records. So the second index adds no processor time to single
 appends, claims and reads (measured in turns, 2026-11). A link from each row to the next row would cost
 more: each insert would change two rows.

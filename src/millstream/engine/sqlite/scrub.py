@@ -68,6 +68,11 @@ def is_unreadable(error: apsw.Error) -> bool:
     return is_damage(error) or getattr(error, "extendedresult", 0) in _UNREADABLE
 
 
+def bound_cache(connection: apsw.Connection) -> None:
+    """Give the connection of the scrub its small cache."""
+    connection.execute(f"PRAGMA cache_size = -{SCRUB_CACHE_KIB}")
+
+
 def scrub_step(
     connection: apsw.Connection, stage: str, at: str, bounds: StepBounds, needs: Reference
 ) -> ScrubStep:
@@ -82,7 +87,7 @@ def scrub_step(
 
 
 class _StageWalk:
-    """The progress of one step: its position, its counts, and its findings."""
+    """The progress of one step: position, counts and findings."""
 
     def __init__(
         self, connection: apsw.Connection, stage: str, at: str, bounds: StepBounds, needs: Reference

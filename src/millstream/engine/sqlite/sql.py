@@ -15,12 +15,12 @@ from millstream.record import SqlResult, SqlRow, sql_row_type
 Parameters = Sequence[Any] | Mapping[str, Any]
 Authorizer = Callable[[int, str | None, str | None, str | None, str | None], int]
 
-NOT_SQL = apsw.Error, TypeError, ValueError, OverflowError
+NOT_SQL = apsw.Error, TypeError, ValueError, KeyError, OverflowError
 """Errors of a statement that is invalid."""
 
 _FORBIDDEN = {
     apsw.SQLITE_TRANSACTION: "the end of the block commits, and an exception rolls back",
-    apsw.SQLITE_SAVEPOINT: "savepoints are Millstream's; a failed statement undoes itself",
+    apsw.SQLITE_SAVEPOINT: "a failed statement undoes itself, and tx.savepoint() of ms.begin() undoes several",
     apsw.SQLITE_ATTACH: "other databases cannot take part in the commit",
     apsw.SQLITE_DETACH: "other databases cannot take part in the commit",
     apsw.SQLITE_PRAGMA: "a PRAGMA changes the connection of the store",
@@ -49,6 +49,13 @@ def may_write(
 def reason_of(action: int) -> str:
     """Return why an action was denied."""
     return _FORBIDDEN.get(action, "a name that begins with millstream_ is Millstream's")
+
+
+def fault_of(error: Exception) -> str:
+    """Return what is wrong with an invalid statement or its parameters."""
+    if isinstance(error, KeyError):
+        return f"the statement has a parameter {error.args[0]!r}, and no given value has this name"
+    return str(error)
 
 
 def may_read(
@@ -113,7 +120,7 @@ def _row_type(description: tuple[tuple[str, Any], ...]) -> type[SqlRow]:
 def kind_of(statement: str) -> Literal["reads", "changes", "other"]:
     """Return whether a text is certainly a single SELECT, or a single change that returns no rows.
 
-    Other statements are "other": a common table expression may read or change.
+    The answer for a common table expression is "other", because the expression may read or change.
     """
     text = statement.lstrip().upper()
     if ";" in text:

@@ -47,6 +47,9 @@ from millstream.engine.sqlite.pages import is_one_bit, sums
 
 HEADER_BYTES = 32
 FRAME_BYTES = 24
+COUNTER_AT = 24
+"""The place of the change counter in the first page."""
+
 TRIES = 3
 """How often a WAL is read that restarts during the read."""
 
@@ -134,6 +137,18 @@ def count_sound(path: Path) -> int:
         return _Log(file, header, path.stat().st_size).count_sound()
 
 
+def change_counters(path: Path) -> list[int]:
+    """Return the change counter of each first page in a WAL, in the order of the frames."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            header = file.read(HEADER_BYTES)
+            if len(header) < HEADER_BYTES:
+                return []
+            return _Log(file, header, path.stat().st_size).change_counters()
+    except FileNotFoundError:
+        return []
+
+
 class _Log:
     """An open WAL; frames are numbered from 1."""
 
@@ -189,6 +204,12 @@ class _Log:
     def count_sound(self) -> int:
         """Return the number of frames before the first break of the chain."""
         return self._first_broken(0) - 1 if self.is_sound else 0
+
+    def change_counters(self) -> list[int]:
+        """Return the change counter of each first page since the last restart of the WAL."""
+        first_pages = (number for number, frame in self._ours(1) if frame.page == 1)
+        places = (self._place(number) + FRAME_BYTES + COUNTER_AT for number in first_pages)
+        return [int.from_bytes(self._read(place, 4), "big") for place in places]
 
     def _break_in_header(self) -> Break | None:
         """Find commits behind a damaged header, by the salts of the first frame."""

@@ -22,7 +22,7 @@ EVENTS_BYTES = 64 * 1024
 
 
 class WalEvents:
-    """A watch on the WAL of a file. One thread waits; any thread may wake it."""
+    """A watch on the WAL of a file: one thread waits for writes, and any thread can end its wait."""
 
     def __init__(self, path: str) -> None:
         """Take the path of the WAL; raise `OSError` where the system offers no events."""

@@ -23,6 +23,7 @@ from millstream.engine.sqlite.sql import (
     NOT_SQL,
     Authorizer,
     Parameters,
+    fault_of,
     may_write,
     reason_of,
     run,
@@ -51,7 +52,7 @@ _PUT_RECORD = (
     "ON CONFLICT (key) DO UPDATE SET value = excluded.value, crc = excluded.crc"
 )
 _PUT_NUMBERED = {
-    kind: f"INSERT OR REPLACE INTO {table} (id, value, crc) VALUES (?, ?, ?)"
+    kind: f"REPLACE INTO {table} VALUES (?,?,?)"  # short: apsw hashes the text at each use
     for kind, table in NUMBERED.items()
 }
 _PUT_DELTA = _PUT_NUMBERED[keys.DELTA]
@@ -260,7 +261,7 @@ class SqliteWriter(SqliteReader):
             if isinstance(error, apsw.FullError):
                 return full(self._folder(), str(error))
             return WriteFailed(f"the statement could not be written: {error}")
-        return InvalidInput(f"tx.sql: {error}", statement=statement)
+        return InvalidInput(f"tx.sql: {fault_of(error)}", statement=statement)
 
     def interrupt(self) -> None:
         """End the running statement of another thread with an error."""
@@ -269,6 +270,14 @@ class SqliteWriter(SqliteReader):
     def begin_statements(self) -> None:
         """Forget the rowid of our last insert: the application asks for rowids of its own inserts."""
         self.connection.set_last_insert_rowid(0)
+
+    def part(self, action: str) -> SqlResult:
+        """Run "SAVEPOINT", "RELEASE" or "ROLLBACK TO" for a part of the application's statements."""
+        try:
+            self._execute(f"{action} part")
+        except apsw.Error as error:
+            raise self._not_written(error) from error
+        return SqlResult([], 0, -1, None)
 
     def check_constraints(self) -> None:
         """Raise `ConstraintViolation` if a deferred constraint does not hold."""

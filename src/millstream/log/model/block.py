@@ -6,7 +6,7 @@ use the columns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -71,6 +71,11 @@ class RecordBlock(Struct, frozen=True, array_like=True, gc=False):
     def headers(self) -> list[Headers]:
         """Return the headers of the records."""
         return headers_of(self._metadata(), self.skip, self.count)
+
+    def header_cells(self) -> list[bytes]:
+        """Return the packed headers of the records; empty bytes for a record without headers."""
+        cells = self._metadata().column(blocks.HEADERS, self.skip, self.count)
+        return [b""] * self.count if cells is None else cells
 
     def visible_headers(self) -> list[dict[str, Scalar]]:
         """Return the headers of the records as filters see them."""
@@ -152,7 +157,18 @@ def picked_headers_of(metadata: blocks.Block, indexes: Sequence[int]) -> bytes:
 
 
 def unpack_visible(cells: Sequence[bytes]) -> list[dict[str, Scalar]]:
-    """Decode the headers of records as filters see them; an empty cell has no headers."""
+    """Decode the headers of records as filters see them; an empty cell has no headers.
+
+    Records with equal cells may share a dictionary: callers must not change it.
+    """
+    distinct = dict.fromkeys(cells)
+    if 2 * len(distinct) > len(cells):
+        return _visible_of(cells)
+    by_cell = dict(zip(distinct, _visible_of(distinct), strict=True))
+    return [by_cell[cell] for cell in cells]
+
+
+def _visible_of(cells: Collection[bytes]) -> list[dict[str, Scalar]]:
     maps = b"".join([cell or _NO_MAP for cell in cells])
     return _visible(_ARRAY + len(cells).to_bytes(4, "big") + maps)
 

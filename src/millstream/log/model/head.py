@@ -62,7 +62,7 @@ class Created(Struct, array_like=True, frozen=True, tag=1):
     at_ms: int
 
 
-class RecordsAppended(Struct, array_like=True, frozen=True, tag=2):
+class RecordsAppended(Struct, array_like=True, frozen=True, tag=2, gc=False):
     """The addition of records at the end."""
 
     count: int
@@ -145,7 +145,7 @@ class NameTaken(Struct, array_like=True, frozen=True, tag=12):
     gaps: list[tuple[int, int]]
 
 
-class Bounds(Struct, frozen=True):
+class Bounds(Struct, frozen=True, gc=False):
     """The view of a log for readers, replaced by each commit."""
 
     name: str = ""

@@ -6,6 +6,7 @@ whichever way round; a deleted entry leaves a tombstone for the same reason.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import msgspec
@@ -14,6 +15,9 @@ from msgspec import Struct, field
 from millstream.errors import TooLarge
 from millstream.limits import Limits
 from millstream.store.state.entity import Entity
+
+SCHEMA_KEY = "millstream:schema"
+"""The entry that holds the versions of the log's schema; users see it as the schema alone."""
 
 TOMBSTONES_MAX = 1_000
 """The most tombstones of deleted entries, which merges need."""
@@ -61,8 +65,8 @@ class MetadataState(Entity, array_like=True):
         return bool(self.entries)
 
     def values(self) -> dict[str, Any]:
-        """Return the values of the present entries."""
-        return {key: meta.value for key, meta in self.entries.items() if meta.present}
+        """Return the values of the present entries, except the schema, which has bounds of its own."""
+        return values_of(self.entries)
 
     def next_stamp(self, *, wall_ms: int, writer: str) -> Stamp:
         """Return a stamp greater than all stamps, even if the clock went back."""
@@ -70,6 +74,11 @@ class MetadataState(Entity, array_like=True):
         if wall_ms > last.ms:
             return Stamp(wall_ms, 0, writer)
         return Stamp(last.ms, last.counter + 1, writer)
+
+
+def values_of(entries: Mapping[str, Meta]) -> dict[str, Any]:
+    """Return the values of the present entries, except the schema."""
+    return {key: meta.value for key, meta in entries.items() if meta.present and key != SCHEMA_KEY}
 
 
 def check_limits(log: str, values: dict[str, Any], limits: Limits) -> None:

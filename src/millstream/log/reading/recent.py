@@ -1,7 +1,8 @@
 """Recent blocks: the parsed blocks that consumers are working through.
 
 Consumers claim a few messages at a time from large blocks. This cache reads, checks and parses a block
-once instead of once per claim. Blocks never change, ids of logs are never reused, and an offset of an
+once instead of once per claim: without the cache a claim of one message from blocks of 1,000 takes
+3.6 times the processor time (2026-11). Blocks never change, ids of logs are never reused, and an offset of an
 id never stands for another record, so that cached blocks stay valid.
 """
 

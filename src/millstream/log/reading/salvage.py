@@ -6,12 +6,16 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
-from millstream.errors import CorruptionError
-from millstream.header import NO_HEADERS
+from millstream.errors import CorruptionError, Truncated
+from millstream.header import NO_HEADERS, HeaderMapping
 from millstream.log.model.block import RecordBlock
-from millstream.log.reading.reader import read_sound
+from millstream.log.reading.reader import read_blocks, read_sound
 from millstream.record import Record
 from millstream.store.state.view import Rows
+from millstream.store.store import Store
+
+METADATA_BYTES = 1024 * 1024
+"""Bytes of metadata per read while headers are searched."""
 
 Damage = CorruptionError | None
 """The damage of values; None for sound values."""
@@ -77,6 +81,31 @@ def bare_stretches(
             is_lost = True
         yield BareRecords(records, is_lost)
         start = records[-1].offset + 1
+
+
+def readable_headers(
+    store: Store, log: str, start: int, stop: int
+) -> Iterator[tuple[int, HeaderMapping]]:
+    """Yield the offset and the headers of each record in [start, stop) that can be read.
+
+    Records that retention takes meanwhile, and damaged records, are passed over.
+    """
+    while start < stop:
+        try:
+            blocks = read_blocks(
+                store, log, start=start, stop=stop, bytes_max=METADATA_BYTES, values=False
+            )
+        except Truncated as error:
+            start = max(start + 1, int(error.data["start"]))
+            continue
+        except CorruptionError as error:
+            start = behind(error, start, stop)
+            continue
+        if not blocks:
+            return
+        for block in blocks:
+            yield from zip(block.offsets, block.headers(), strict=True)
+        start = blocks[-1].offsets.stop
 
 
 def behind(error: CorruptionError, start: int, stop: int) -> int:

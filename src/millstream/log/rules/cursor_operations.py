@@ -109,7 +109,10 @@ def delete_cursor(tx: WriteTransaction, command: c.DeleteCursor) -> bool:
 def _check_still_there(
     tx: WriteTransaction, command: c.Acknowledge | c.MoveCursor, stop: int
 ) -> None:
-    """Raise for an acknowledgement of records that were set aside, and replaced at their offsets."""
+    """Raise if the log now has other records at the acknowledged offsets than the reader saw.
+
+    The reader names the log by its id. A log that was set aside since then has another id.
+    """
     if not check_integer("the id of a log", command.log_id):
         return
     log_id, _ = need_log(tx, command.log)

@@ -35,7 +35,7 @@ from millstream.log.model.head import (
     Retained,
     Touched,
 )
-from millstream.log.model.metadata import Meta, MetadataState, Set, check_limits
+from millstream.log.model.metadata import SCHEMA_KEY, Meta, MetadataState, Set, check_limits
 from millstream.log.model.names import NUMBER_MAX, PRIVATE, check_integer, check_name
 from millstream.log.model.partitioned import (
     check_plain,
@@ -48,6 +48,7 @@ from millstream.log.model.partitioned import (
 from millstream.log.model.producer import Produced, ProducerState
 from millstream.log.reading.damage import of_log
 from millstream.log.rules.ancestry import forget_marks
+from millstream.log.rules.schema_check import check_records
 from millstream.partitioning import PARTITIONS_KEY, partition_of
 from millstream.record import Producer, Retention, moment
 from millstream.store.commit.transaction import WriteTransaction
@@ -138,6 +139,8 @@ def append(tx: WriteTransaction, command: c.Append) -> int:
         check_free(tx, head, token)
         if token:
             _hold(tx, log_id, token)
+    if log is not None:
+        check_records(tx, log_id, head, [records])
     if producer is not None:
         kept_max, idle_ms = tx.limits.producer_sequences_kept, tx.limits.producer_idle_ms
         noted = Produced(
@@ -325,6 +328,11 @@ def set_metadata(tx: WriteTransaction, command: c.SetMetadata) -> None:
         raise InvalidInput(
             f"the metadata entry {PARTITIONS_KEY!r} is the store's own: `add_partitions`, or `millstream "
             "log create --grow`, alters how many partitions a log has"
+        )
+    if command.key == SCHEMA_KEY:
+        raise InvalidInput(
+            f"the metadata entry {SCHEMA_KEY!r} is the store's own: `set_schema`, or `millstream schema "
+            "set`, alters the schema of a log"
         )
     log_id, _ = make_log(tx, first_of(tx, command.log))
     key = keys.metadata(log_id)

@@ -10,6 +10,7 @@ from millstream.log.model.metadata import Meta, MetadataState, Set
 from millstream.log.model.names import check_name
 from millstream.log.model.partitioned import check_whole_name, count_partitions
 from millstream.log.rules.operations import find_log, first_retention, need_log, new_log, not_owner
+from millstream.log.rules.schemas import take_schema
 from millstream.partitioning import PARTITION, PARTITIONS_KEY, PARTITIONS_MAX, partition_name
 from millstream.store.commit.transaction import WriteTransaction
 from millstream.store.state.instance import instance_id
@@ -38,6 +39,8 @@ def create_partitions(tx: WriteTransaction, command: c.CreatePartitions) -> int:
             log_id, _ = new_log(tx, partition_name(log, number))
             if retention:
                 tx.change(keys.head(log_id), Retained(retention))
+            if count:
+                take_schema(tx, need_log(tx, partition_name(log, 0))[0], log_id)
     if count != new_count:
         _note(tx, log, new_count)
     return new_count

@@ -40,7 +40,7 @@ REST_S = 5.0
 
 
 class Rest(NamedTuple):
-    """The backoff of a log in which nothing could be deleted."""
+    """A check that deleted nothing. The next check comes after `until_s`, once something was committed."""
 
     start: int
     deleted: bool
@@ -58,7 +58,7 @@ class LogUpkeep:
         self._rests: dict[int, Rest] = {}
 
     def __call__(self, store: Store) -> bool:
-        """Apply retention to the next logs; return True if a log has has_more work now."""
+        """Apply retention to the next logs; return True if a log has more work now."""
         idle = store.view(self._idle_producers)
         if idle:
             store.run(lambda tx: _forget_producers(tx, idle))
@@ -161,7 +161,10 @@ def forget(store: Store, log_id: int) -> int:
 
 
 def _forget(tx: WriteTransaction, *, log_id: int, head: Head, start: int) -> int:
-    """Move the start unless the log has changed since the computation; then return 0 for a new try."""
+    """Move the start of a log; return the number of records that it passed.
+
+    Return 0 and change nothing if the log differs from `head`: the caller computes `start` again.
+    """
     current = tx.entity(keys.head(log_id), Head)
     if current.deleted or (current.start, current.dropped) != (head.start, head.dropped):
         return 0

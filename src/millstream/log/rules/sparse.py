@@ -1,8 +1,8 @@
 """Sparse logs: deletes the unneeded entries below `dropped`, where queues and forks need few records.
 
 An entry without needed records is deleted. An entry of which fewer than a quarter of the records are
-needed is replaced by single entries with the same offsets and ids, so that a failed message does not keep
-a thousand others. Each step is one commit, so that needed records always exist.
+needed is replaced by single entries with the same offsets and ids, so that a failed message does not
+keep a thousand others. A step is one commit, so needed records always exist.
 
 The fold joins contiguous single entries, even across `dropped`. Such an entry stays until `dropped`
 moves on; until then the bytes of its records below `dropped` count as kept.

@@ -21,17 +21,19 @@ from millstream.errors import Conflict, ForkDetected, InvalidInput
 from millstream.format import keys
 from millstream.format.lineage import Fork
 from millstream.log import commands as c
+from millstream.log.model.block import RecordBlock
 from millstream.log.model.head import Bounds, Head, LogTruncated
-from millstream.log.model.metadata import MetadataState, Set
+from millstream.log.model.metadata import SCHEMA_KEY, Meta, MetadataState, Set
 from millstream.log.model.names import check_name
 from millstream.log.model.partitioned import check_plain
 from millstream.log.reading.reader import fetch_blocks
 from millstream.log.rules.ancestry import fork_of, parent_of, put_merged
 from millstream.log.rules.operations import check_free, need_log, not_owner
+from millstream.log.rules.schema_check import check_values
 from millstream.record import Merged
 from millstream.replica.chain import Parsed, parse
 from millstream.replica.copies.adoption import put_records
-from millstream.replica.forks.aside import (
+from millstream.replica.forks.setting_aside import (
     Readers,
     check_passed,
     fork_name,
@@ -134,7 +136,11 @@ def _next_step(
     if at is None and pair.position < pair.parent.end:
         return partial(_note_merged, pair=pair)
     if at is None or on_fork == "rebase":
-        return partial(_append_again, pair=pair, blocks=_own_blocks(store, pair))
+        stored = _own_blocks(store, pair)
+        has_schema = store.view(partial(_schema_to_fit, pair=pair)) is not None
+        values = [value for block in stored for value in block.values()] if has_schema else []
+        blocks = [parse(block) for block in stored]
+        return partial(_append_again, pair=pair, blocks=blocks, values=values)
     if on_fork == "refuse":
         parent, fork = pair.parent.name, pair.log.name
         raise ForkDetected(
@@ -209,7 +215,22 @@ def _adopt(tx: WriteTransaction, *, pair: ForkPair) -> Step:
     return Step(moved, _join(tx, pair) if fork.point >= fork_head.end else None)
 
 
-def _append_again(tx: WriteTransaction, *, pair: ForkPair, blocks: list[Parsed]) -> Step:
+def _schema_to_fit(view: View, *, pair: ForkPair) -> Meta | None:
+    """Return the entry with the schema that records of a fork must fit, which they may not do yet.
+
+    The merged log has the schema that was set last. If that is the fork's, its records were checked.
+    """
+    entries = view.entity(keys.metadata(pair.fork.parent_id), MetadataState).entries
+    meta = entries.get(SCHEMA_KEY)
+    of_fork = view.entity(keys.metadata(pair.fork_id), MetadataState).entries.get(SCHEMA_KEY)
+    if meta is None or not meta.present or (of_fork is not None and of_fork.stamp >= meta.stamp):
+        return None
+    return meta
+
+
+def _append_again(
+    tx: WriteTransaction, *, pair: ForkPair, blocks: list[Parsed], values: list[bytes | None]
+) -> Step:
     """Append copies of a fork's records to its parent, and note how far the fork was merged."""
     if not _is_as_seen(tx, pair):
         return Step()
@@ -218,6 +239,11 @@ def _append_again(tx: WriteTransaction, *, pair: ForkPair, blocks: list[Parsed])
         return (
             Step()
         )  # the records were to follow the parent's last record, which is another record now
+    meta = _schema_to_fit(tx.view, pair=pair)
+    if meta is not None and blocks and not values:
+        return Step()  # the parent has got a schema since the records were read
+    if meta is not None:
+        check_values(tx, pair.fork.parent_id, parent, meta, values)
     for block in blocks:
         put_records(tx, pair.fork.parent_id, parent.end, block, at_ms=tx.wall_ms)
     merged = blocks[-1].stop if blocks else pair.log.end
@@ -270,11 +296,11 @@ def _join(tx: WriteTransaction, pair: ForkPair) -> tuple[int, int]:
 # Reads outside of the write lock.
 
 
-def _own_blocks(store: Store, pair: ForkPair) -> list[Parsed]:
+def _own_blocks(store: Store, pair: ForkPair) -> list[RecordBlock]:
     start = max(pair.position, pair.log.start)
     if start >= pair.log.end:
         return []
-    stored = fetch_blocks(
+    return fetch_blocks(
         store,
         pair.fork_id,
         pair.log.name,
@@ -282,7 +308,6 @@ def _own_blocks(store: Store, pair: ForkPair) -> list[Parsed]:
         stop=pair.log.end,
         bytes_max=REBASE_BYTES,
     )
-    return [parse(block) for block in stored]
 
 
 def _first_difference(store: Store, pair: ForkPair) -> int | None:

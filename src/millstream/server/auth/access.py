@@ -18,6 +18,8 @@ from millstream.rooms.model import RoomInfo
 from millstream.server.auth.need import REMEMBERED_MAX, Need, need_to_see, needs_of, needs_of_copy
 from millstream.server.auth.permission import ALL_RIGHTS, Permission
 
+_VERBS = {"backup": "back up"}
+
 Info = TypeVar("Info", LogInfo, QueueInfo, RoomInfo)
 
 
@@ -45,7 +47,7 @@ class Principal(Struct, frozen=True):
         if not self.allows(need):
             what = f"{need.noun} {need.name!r}" if need.noun != "store" else "the store"
             raise Denied(
-                f"{self.name} may not {need.action} {what}; it needs the permission "
+                f"{self.name} may not {_VERBS.get(need.action, need.action)} {what}; it needs the permission "
                 f"{Permission(need.noun, need.action, need.name or '*')}",
                 noun=need.noun,
                 action=need.action,
@@ -95,8 +97,8 @@ def common(
     return tuple(permission for permission in permissions if holder.grants([permission]))
 
 
-ANYONE_HERE = Principal("local", (Permission("*", "admin"),))
-"""The principal of every client on loopback without tokens. This principal has all rights."""
+ANYONE_HERE = Principal("local", (Permission("*", "admin"), Permission("store", "backup")))
+"""The principal of every client on loopback without tokens. The principal has every right."""
 
 NODE = Principal("node", ALL_RIGHTS)
 """Another node of the cluster: it may also send internal commands, and create the first token."""

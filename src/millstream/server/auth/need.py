@@ -19,7 +19,7 @@ from millstream.partitioning import PARTITION, pattern_of, whole_of
 from millstream.queue.model.message import QueueInfo
 from millstream.queue.model.own_logs import INBOX, LATER
 from millstream.record import LogInfo
-from millstream.replica.forks.aside import fork_pattern
+from millstream.replica.forks.setting_aside import fork_pattern
 from millstream.rooms.model import RoomInfo
 
 Noun = Literal["log", "queue", "job", "room", "replica", "store"]

@@ -31,7 +31,8 @@ _INCLUDED: dict[str, frozenset[Action]] = {
     "read": frozenset(("read",)),
     "put": frozenset(("put",)),
     "write": frozenset(("read", "put", "write")),
-    "admin": frozenset(("read", "put", "write", "admin")),
+    "admin": frozenset(("read", "put", "write", "admin", "backup")),
+    "backup": frozenset(("backup",)),
 }
 """The actions that each action allows."""
 
@@ -61,7 +62,7 @@ class Permission(Struct, frozen=True):
         """Return the strongest needs that the permission covers."""
         action, pattern = self.action, self.pattern
         if self.noun == "store":
-            return [Need("store", action, "", is_explicit=action == "admin")]
+            return [Need("store", action, "", is_explicit=action in ("admin", "backup"))]
         if self.noun != "*":
             return [Need(self.noun, action, pattern, is_pattern=True)]
         nouns: tuple[Noun, ...] = ("log", "queue", "job", "room", "replica")
@@ -91,6 +92,8 @@ def parse_permission(text: str) -> Permission:
         )
     if action == "put" and noun not in ("queue", "*"):
         raise InvalidInput(f"put is an action on queues, not on a {noun}; write {noun}:write")
+    if action == "backup" and noun != "store":
+        raise InvalidInput(f"backup is an action on the store, not on {noun}: write store:backup")
     if noun == "store" and pattern != "*":
         raise InvalidInput(f"there is one store: write store:{action}, without a pattern")
     if noun == "log" and pattern.startswith((INBOX, LATER)):

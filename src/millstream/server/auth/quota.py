@@ -13,9 +13,9 @@ from weakref import WeakValueDictionary
 
 from millstream.clock import Clock
 from millstream.errors import Overloaded
-from millstream.queue.model import pace
+from millstream.queue.model import rates
 from millstream.server.auth.access import Principal
-from millstream.server.auth.turns import Turns
+from millstream.server.auth.query_turns import Turns
 from millstream.server.settings import MiB, Settings
 
 RETRY_S = 1
@@ -119,16 +119,16 @@ class Quota:
         if not self._rate:
             return
         now_ms = self._clock.boot_ms()
-        paid_ms = self._paid_until_ms.get(principal.token, pace.NEVER_MS)
-        if pace.affordable(self._rate, paid_ms, now_ms) < 1:
-            wait_s = max(1, ceil((pace.next_ms(self._rate, paid_ms) - now_ms) / 1000))
+        paid_ms = self._paid_until_ms.get(principal.token, rates.NEVER_MS)
+        if rates.affordable(self._rate, paid_ms, now_ms) < 1:
+            wait_s = max(1, ceil((rates.next_ms(self._rate, paid_ms) - now_ms) / 1000))
             raise Overloaded(
                 f"{principal.name} may ask {self._rate:g} times per second; wait {wait_s} s",
                 retry_after_s=wait_s,
                 requests_per_second=self._rate,
             )
         self._forget_idle(now_ms)
-        self._paid_until_ms[principal.token] = pace.paid(self._rate, paid_ms, now_ms, requests)
+        self._paid_until_ms[principal.token] = rates.paid(self._rate, paid_ms, now_ms, requests)
 
     def turns(self, principal: Principal) -> Turns:
         """Return the turns of a token; a query holds a turn, so that no token has all threads."""
@@ -181,7 +181,7 @@ class Quota:
     def _forget_idle(self, now_ms: int) -> None:
         """Forget tokens whose whole rate has come back."""
         if len(self._paid_until_ms) >= 1_000:
-            since_ms = now_ms - max(pace.SECOND_MS, pace.SECOND_MS / self._rate)
+            since_ms = now_ms - max(rates.SECOND_MS, rates.SECOND_MS / self._rate)
             self._paid_until_ms = {
                 token: paid_ms
                 for token, paid_ms in self._paid_until_ms.items()

@@ -50,6 +50,8 @@ class Token(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="made", d
     created: int
     expires: int | None = None
     """Milliseconds since the epoch."""
+    sealed: str = ""
+    """The secret, sealed by a key outside of the store, to verify signatures; empty without a key."""
 
     @cached_property
     def allowed(self) -> tuple[Permission, ...]:

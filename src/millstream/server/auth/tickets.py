@@ -74,8 +74,8 @@ async def mint_ticket(
 ) -> RoomTicket:
     """Return a ticket for a room and a user, made with a token that has the right to the room."""
     check_wanted(request)
-    wanted = TicketWanted([permission_of(request)], request.seconds, request.user)
-    made = await make_ticket(tokens, principal, wanted, wall_ms=wall_ms)
+    ticket_request = TicketWanted([permission_of(request)], request.seconds, request.user)
+    made = await make_ticket(tokens, principal, ticket_request, wall_ms=wall_ms)
     return ticket_of(made.ticket, request, made.expires)
 
 
@@ -84,8 +84,8 @@ async def mint_browser_ticket(
 ) -> NounTicket:
     """Return a ticket for a log or a queue, made with a token that has the same right."""
     permission = check_browser_ticket(request)
-    wanted = TicketWanted([permission], request.seconds)
-    made = await make_ticket(tokens, principal, wanted, wall_ms=wall_ms)
+    ticket_request = TicketWanted([permission], request.seconds)
+    made = await make_ticket(tokens, principal, ticket_request, wall_ms=wall_ms)
     return NounTicket(ticket=made.ticket, permission=permission, expires=made.expires)
 
 
@@ -107,14 +107,14 @@ async def make_ticket(
             size=len(request.permissions),
             limit=PERMISSIONS_MAX,
         )
-    wanted = parse_permissions(request.permissions)
-    if not principal.grants(wanted):
+    permissions = parse_permissions(request.permissions)
+    if not principal.grants(permissions):
         raise Denied(f"a ticket allows no more than {principal.name} itself may do")
     expires_ms = wall_ms + int(request.seconds * 1000)
     if principal.expires_ms is not None:
         expires_ms = min(expires_ms, principal.expires_ms)
     scoped = Principal(
-        principal.name, wanted, principal.token, expires_ms, is_ticket=True, user=request.user
+        principal.name, permissions, principal.token, expires_ms, is_ticket=True, user=request.user
     )
     text = sign(await tokens.make_ticket_key(), scoped)
     if len(text) > TEXT_CHARS_MAX:
@@ -123,4 +123,4 @@ async def make_ticket(
             size=len(text),
             limit=TEXT_CHARS_MAX,
         )
-    return BrowserTicket(text, [str(permission) for permission in wanted], expires_ms)
+    return BrowserTicket(text, [str(permission) for permission in permissions], expires_ms)

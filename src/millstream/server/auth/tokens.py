@@ -14,6 +14,7 @@ import hmac
 import secrets
 from collections.abc import Iterable
 from hashlib import blake2b
+from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -27,6 +28,8 @@ from millstream.rooms.tickets import TICKET_KEY
 from millstream.server.auth.access import Principal, common
 from millstream.server.auth.permission import parse_permissions
 from millstream.server.auth.register import LOG, Register, Registrar, Token
+from millstream.server.auth.signing_key import opened, sealed, signing_key
+from millstream.store.store import Store
 from millstream.threads.database import Millstream
 
 PREFIX = "ms_"
@@ -69,8 +72,19 @@ def create_token(
     now_ms = (clock or SystemClock()).wall_ms()
     expires = None if expires_ms is None else now_ms + expires_ms
     made, text = new_token(name, [str(each) for each in allowed], created=now_ms, expires=expires)
+    key = signing_key(_folder_of(ms), create=True)
+    if key is not None:
+        made = replace(
+            made, sealed=sealed(key, made.id, text.removeprefix(PREFIX).partition("_")[2])
+        )
     Registrar(ms).add(made)
     return made, text
+
+
+def _folder_of(ms: Millstream) -> Path | None:
+    """Return the folder of a store in this process; None without one."""
+    store = getattr(getattr(ms, "_session", None), "store", None)
+    return store.engine.folder() if isinstance(store, Store) else None
 
 
 def new_token(
@@ -97,8 +111,11 @@ def digest_of(secret: str) -> str:
 class Tokens:
     """A server's view of the tokens of a store; belongs to one event loop."""
 
-    def __init__(self, session: AsyncSession) -> None:
+    def __init__(self, session: AsyncSession, folder: Path | None = None) -> None:
+        """Read the register of a session; the folder of the store has the key of signatures."""
         self._session = session
+        self._folder = folder
+        self._signing_key: bytes | None = None
         self._clock: Clock = session.clock
         self._register = Register()
         self._key: bytes | None = None
@@ -126,6 +143,20 @@ class Tokens:
         if token is None or not is_right or token.has_expired(self._clock.wall_ms()):
             raise Unauthenticated
         return Principal(token.name, token.allowed, token.id, token.expires)
+
+    def secret_of(self, identity: str) -> str | None:
+        """Return the text of a token that verifies signatures; None if no valid token has the id."""
+        token = self._register.by_id.get(identity)
+        if token is None or not token.sealed or token.has_expired(self._clock.wall_ms()):
+            return None
+        if self._signing_key is None:
+            self._signing_key = signing_key(self._folder)
+        if self._signing_key is None:
+            return None
+        secret = opened(self._signing_key, identity, token.sealed)
+        if secret is None or not hmac.compare_digest(digest_of(secret), token.digest):
+            return None  # sealed by the key of another folder
+        return f"{PREFIX}{identity}_{secret}"
 
     async def confirm(self, principal: Principal) -> Principal:
         """Return a principal that came in earlier, with the rights that its token has now.

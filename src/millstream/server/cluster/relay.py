@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from millstream.errors import OutcomeUnknown
 from millstream.remote.address import Address, parse_address
 from millstream.remote.http import BrokenHttp, LoopConnections, LoopExchange
-from millstream.server.cluster.passage import SAFE, Passage, refuse
+from millstream.server.cluster.relayed_request import SAFE, Passage, refuse
 from millstream.server.cluster.role import AGAIN_S, FORWARD_S, Asker, ClusterRole
 
 CONNECT_S = 2.0

@@ -1,4 +1,8 @@
-"""Print the OpenAPI document: `python -m millstream.server.docs > openapi.json`."""
+"""Print the OpenAPI document, for `make generate`.
+
+After making schemas of many types, msgspec sometimes crashes the interpreter's last garbage
+collection. So this process exits without a last collection.
+"""
 
 from __future__ import annotations
 
@@ -13,4 +17,4 @@ from millstream.server.docs.endpoints import ENDPOINTS
 document = msgspec.json.encode(openapi.document(ENDPOINTS))
 sys.stdout.buffer.write(msgspec.json.format(document, indent=1) + b"\n")
 sys.stdout.flush()
-os._exit(0)  # see `endpoints`: the interpreter's last garbage collection may crash
+os._exit(0)

@@ -59,6 +59,20 @@ BODIES: dict[str, Any] = {
     "setOwner": {"store": None},
     "startCopy": {"base_offset": 0, "base_hash": "0" * 64, "owner": "4f1c2a9be07d5386"},
     "setMetadata": {"value": "billing"},
+    "setSchema": {
+        "schema": {
+            "type": "object",
+            "properties": {"order": {"type": "integer"}, "note": {"type": "string"}},
+            "required": ["order"],
+        },
+        "mode": "warn",
+    },
+    "setQueueSchema": {
+        "schema": {"type": "object", "properties": {"order": {"type": "integer"}}},
+        "mode": "warn",
+    },
+    "checkQueueSchema": {"schema": {"type": "object", "properties": {"order": {"type": "number"}}}},
+    "checkSchema": {"schema": {"type": "object", "properties": {"order": {"type": "number"}}}},
     "setRetention": {"age": 604800, "consumed": True},
     "appendRecords": {
         "records": [

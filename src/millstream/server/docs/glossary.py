@@ -23,6 +23,7 @@ WORDS = {
     "copy": "The name of a copy, from the answer that created it.",
     "count": "The number.",
     "crc": "CRC-32C of the part, from the answer that staged it.",
+    "compatible": "Whether there is no conflict.",
     "created": "The time of creation.",
     "cursor": "The cursor's name.",
     "cursors": "All cursors of the log.",

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import inspect
-import textwrap
+import sys
 from collections.abc import Iterable, Iterator
+from functools import cache
 from http import HTTPStatus
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -19,6 +21,7 @@ from millstream.server.problems import Problem
 from millstream.server.rest.endpoint import ANY, JSON, Answer, Endpoint
 
 _REFERENCE = "#/components/schemas/{name}"
+_REFUSAL = "#/components/responses/Refusal{status}"
 
 TAGS = {
     "logs": "Records at offsets that never change",
@@ -92,6 +95,7 @@ def document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
         "x-errors": _error_table(),
         "components": {
             "schemas": dict(sorted(schemas.items())),
+            "responses": dict(_refusals(listed, references[Problem])),
             "securitySchemes": {
                 "token": {
                     "type": "http",
@@ -202,17 +206,22 @@ def _responses(endpoint: Endpoint, references: dict[Any, Any]) -> dict[str, Any]
     for answer in endpoint.answers:
         responses[str(answer.status)] = _good(answer, references)
     for status in endpoint.statuses():
-        if str(status) in responses:
-            continue
-        responses[str(status)] = {
+        responses.setdefault(str(status), {"$ref": _REFUSAL.format(status=status)})
+    return responses
+
+
+def _refusals(endpoints: list[Endpoint], problem: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the name and the response of each refusal; operations share them."""
+    statuses = {status for endpoint in endpoints for status in endpoint.statuses()}
+    for status in sorted(statuses):
+        refusal: dict[str, Any] = {
             "description": _STATUS_WORDS[status],
-            "content": {problems.MEDIA_TYPE: {"schema": references[Problem]}},
+            "content": {problems.MEDIA_TYPE: {"schema": problem}},
         }
         if status in (429, 503):
-            responses[str(status)]["headers"] = {
-                "Retry-After": {"description": "Seconds", "schema": {"type": "string"}}
-            }
-    return responses
+            retry_after = {"description": "Seconds", "schema": {"type": "string"}}
+            refusal["headers"] = {"Retry-After": retry_after}
+        yield f"Refusal{status}", refusal
 
 
 def _good(answer: Answer, references: dict[Any, Any]) -> dict[str, Any]:
@@ -271,20 +280,27 @@ def _describe_fields(kind: type[Struct], schemas: dict[str, Any]) -> None:
 
 def _words(kind: type) -> dict[str, str]:
     """Return the docstrings of a class's fields; empty without the source."""
+    return _field_texts(kind.__module__).get(kind.__qualname__, {})
+
+
+@cache
+def _field_texts(module: str) -> dict[str, dict[str, str]]:
+    """Return the docstrings of fields by name of the class, for each class of a module."""
     try:
-        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-    except (OSError, TypeError, ValueError, SyntaxError):
+        tree = ast.parse(inspect.getsource(sys.modules[module]))
+    except (OSError, TypeError):
         return {}
-    if not isinstance(tree, ast.ClassDef):
-        return {}
-    texts = {}
-    for field, text in zip(tree.body, tree.body[1:], strict=False):
-        if (
-            isinstance(field, ast.AnnAssign)
-            and isinstance(field.target, ast.Name)
-            and isinstance(text, ast.Expr)
-            and isinstance(text.value, ast.Constant)
-            and isinstance(text.value.value, str)
-        ):
-            texts[field.target.id] = " ".join(text.value.value.split())
-    return texts
+    classes = (node for node in tree.body if isinstance(node, ast.ClassDef))
+    return {node.name: _texts_below_fields(node) for node in classes}
+
+
+def _texts_below_fields(node: ast.ClassDef) -> dict[str, str]:
+    return {
+        field.target.id: " ".join(text.value.value.split())
+        for field, text in pairwise(node.body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(text, ast.Expr)
+        and isinstance(text.value, ast.Constant)
+        and isinstance(text.value.value, str)
+    }

@@ -1,6 +1,8 @@
-"""Gateways: foreign protocols, each on a port of its own beside HTTP. The folder has no protocol yet.
+"""Gateways: foreign protocols, on ports of their own beside HTTP, or on the port of HTTP.
 
-A protocol is a folder here and one registration:
+SQS speaks HTTP, so `gateways/sqs/` answers on the port of HTTP, behind the same guard as REST.
+
+A protocol with a port of its own is a folder here and one registration:
 
 1. `gateways/NAME/connection.py`: a subclass of `GatewayConnection`. It gets bytes in `received`,
    tells errors in `refuse`, and hands commands to its `client`, which passes them through

@@ -31,15 +31,15 @@ IDLE_S = 5.0
 
 PING_S = 20.0
 PONG_S = 20.0
-"""How often a WebSocket is asked whether it is there, and how long it has to answer."""
+"""How often a WebSocket is pinged, and how long its client may take to answer."""
 
 READ_S = 20.0
 READ_BYTES_MIN = 64 * 1024
-"""A client must read so many bytes of a waiting answer in so many seconds; else it is cut."""
+"""A connection is cut if its client reads fewer bytes of a waiting answer in this time."""
 
 UNREAD_S = 2.0
 UNREAD_BYTES_MAX = 256 * 1024
-"""Bytes and seconds for the unread body of a request that is answered already; then the cut."""
+"""A connection is cut if more of a body comes after its request was answered."""
 
 REFUSALS = frozenset({400, 401, 403, 405, 411, 413, 414, 415, 422, 429, 431})
 """Statuses that count as refusals of a client."""
@@ -316,6 +316,10 @@ class HttpConnection(HttpToolsProtocol):
             self._see_off()
         else:
             self._go_idle()
+
+    def note_running(self, cycle: HotCycle) -> None:
+        """Note the hot request in progress, which must learn if its client leaves."""
+        self._running = cycle
 
     def count_answer(self, status: int) -> None:
         """Count a refusal; many refusals slow a connection down, and end it in the end."""

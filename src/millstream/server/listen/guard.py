@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from functools import lru_cache
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 import msgspec
@@ -29,6 +29,7 @@ from millstream.cluster.read_level import (
     parse_read_level,
 )
 from millstream.errors import Denied, MillstreamError
+from millstream.remote.address import SOCKET_PATH
 from millstream.server.auth.access import NOBODY, NODE, Principal
 from millstream.server.cluster.role import ALONE, Asker
 from millstream.server.journal import ACCESS, time_text
@@ -57,6 +58,16 @@ _logger = logging.getLogger("millstream.server")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
+class ForeignPaths(Protocol):
+    """A foreign protocol on the port of HTTP; it finds the principal of its requests by itself."""
+
+    def takes(self, scope: Scope) -> bool:
+        """Whether a request is of the protocol."""
+
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request whose host and origin are checked."""
+
+
 class WrongHost(Denied):
     """A foreign host name: DNS may have been turned against this machine."""
 
@@ -69,6 +80,8 @@ class Guard:
         """The guarded application."""
         self.hot: HotPaths | None = None
         """The hot endpoints, which bypass the application and call `principal_now`."""
+        self.foreign: ForeignPaths | None = None
+        """The paths of foreign protocols on this port, which read credentials of their own."""
         self._core = core
         self._origins = Origins(core.settings.origins)
         self._checks_host = core.settings.is_loopback()
@@ -90,6 +103,9 @@ class Guard:
                     await watched.refuse(preflight)
                     return
                 self._origins.check(scope)
+                if self.foreign is not None and self.foreign.takes(scope):
+                    await self.foreign.answer(scope, watched.receive, watched.send)
+                    return
                 principal = await self._principal(scope)
                 watched.principal = principal.name
                 held.enter_context(self._core.admission.entered(principal))
@@ -113,6 +129,12 @@ class Guard:
         header = head.get(REQUEST_ID)
         text = None if header is None else header.decode("latin-1").strip()
         return text if text and _REQUEST_ID.fullmatch(text) else secrets.token_hex(8)
+
+    def is_welcome(self, scope: Scope, head: Head) -> bool:
+        """Whether a hot request of a foreign protocol has this host's name and no foreign origin."""
+        if self._checks_host and not _is_loopback(head.get(b"host", b"").decode("latin-1").strip()):
+            return False
+        return b"origin" not in head and b"sec-fetch-site" not in head
 
     def principal_now(self, scope: Scope, head: Head) -> Principal | None:
         """Return the principal of a hot request without waiting; None also for tickets.
@@ -181,6 +203,8 @@ class _Watched:
         self._send = send
         self._own_headers = own_headers
         self._is_socket = scope["type"] == "websocket"
+        self._is_room = self._is_socket and scope["path"] != SOCKET_PATH
+        """A room has its own limits and figures for slow clients."""
         self._status = 0
         self._received = 0
         self._sent = 0
@@ -203,10 +227,12 @@ class _Watched:
 
     async def receive(self) -> Message:
         """Return the next message of the client, and count its bytes."""
+        began_s = self._core.store.clock.seconds()
         message = await self._receive()
         kind = message["type"]
         if kind == "http.request":
             size = len(message.get("body", b""))
+            self._note_wait(began_s, size, is_answer=False)
         elif kind == "websocket.receive":
             size = len(message.get("bytes") or message.get("text") or b"")
         else:
@@ -237,7 +263,22 @@ class _Watched:
             size = len(message.get("body") or message.get("bytes") or message.get("text") or b"")
             self._sent += size
             self._core.meter.sent_bytes.count += size
+            began_s = self._core.store.clock.seconds()
+            await self._send(message)
+            if not self._is_room:
+                self._note_wait(began_s, size, is_answer=True)
+            return
         await self._send(message)
+
+    def _note_wait(self, began_s: float, size: int, *, is_answer: bool) -> None:
+        """Log a long wait for the client's connection."""
+        slow = self._core.admission.slow
+        waited_s = self._core.store.clock.seconds() - began_s
+        if waited_s >= slow.slow_s:
+            request = f"{self._method()} {self._path()}"
+            slow.note_client(
+                request, self.principal, waited_s=waited_s, size=size, is_answer=is_answer
+            )
 
     def count_writes(self) -> None:
         """Count bytes that the application writes directly, without `send`."""
@@ -281,7 +322,7 @@ class _Watched:
                 "level": "info",
                 "event": "request",
                 "request_id": self._scope["state"]["request_id"],
-                "method": "SOCKET" if self._is_socket else self._scope["method"],
+                "method": self._method(),
                 "path": self._path(),
                 "status": self._status or 500,
                 "ms": round(passed_s * 1000, 3),
@@ -290,6 +331,9 @@ class _Watched:
                 "principal": self.principal,
             }
         ).decode()
+
+    def _method(self) -> str:
+        return "SOCKET" if self._is_socket else str(self._scope["method"])
 
     def _path(self) -> str:
         return str(self._scope["path"].encode("utf-8", "backslashreplace").decode())

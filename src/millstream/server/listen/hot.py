@@ -8,6 +8,7 @@ has happened, and the request goes through the framework. `rest/hot.py` has the 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
@@ -22,6 +23,9 @@ BODY_BYTES_MAX = 64 * 1024
 ENDINGS = (b"/records", b"/messages", b"/claims", b"/ack")
 """The last parts of the addresses of hot requests."""
 
+SQS_PATH = re.compile(rb"/(?:[0-9]{12}/[A-Za-z0-9_.%-]{1,250})?")
+"""The addresses of requests of SQS: the root, or a queue of an account."""
+
 Head = dict[bytes, bytes]
 """The headers of a hot request, by their names in lower case; no header is repeated."""
 
@@ -33,6 +37,16 @@ class HotPaths(Protocol):
 
     def begin(self, scope: Scope, head: Head, body: bytes, cycle: HotCycle) -> bool:
         """Answer a request by `cycle.respond`, now or later; False if nothing was done."""
+
+
+class HotProtocol(Protocol):
+    """A foreign protocol on the port of HTTP, as the hot road uses it."""
+
+    def takes(self, scope: Scope) -> bool:
+        """Whether a request is of the protocol."""
+
+    def begin_hot(self, scope: Scope, head: Head, body: bytes, cycle: HotCycle) -> None:
+        """Answer a complete request by `cycle.respond`, later."""
 
 
 class HotConnection(Protocol):
@@ -47,12 +61,33 @@ class HotConnection(Protocol):
     def on_hot_complete(self) -> None:
         """Go on with the next request."""
 
+    def note_running(self, cycle: HotCycle) -> None:
+        """Tell a request that takes longer when its client leaves."""
+
+
+class LeaveEvent(Protocol):
+    """An event: the client of a request has left."""
+
+    def set(self) -> None:
+        """Tell the request."""
+
 
 class _Unheard:
     """An event without waiters: the body of a hot request is complete."""
 
     def set(self) -> None:
         """Nothing happens."""
+
+
+class _Cancelling:
+    """An event that cancels the task of a request."""
+
+    def __init__(self, task: asyncio.Task[Any]) -> None:
+        self._task = task
+
+    def set(self) -> None:
+        """Cancel the task: nobody reads its answer."""
+        self._task.cancel()
 
 
 _UNHEARD = _Unheard()
@@ -66,7 +101,7 @@ class HotCycle:
         self.response_complete = self.response_started = self.disconnected = False
         self.more_body = False
         self.body = b""
-        self.message_event = _UNHEARD
+        self.message_event: LeaveEvent = _UNHEARD
         self._connection = connection
 
     @property
@@ -77,6 +112,12 @@ class HotCycle:
     def watch(self, task: asyncio.Task[Any]) -> None:
         """Let a stopping server wait for a task, and cancel it in the end."""
         self._connection.all_connections.watch(task)
+
+    def end_with(self, task: asyncio.Task[Any]) -> None:
+        """Watch the task that answers the request, and cancel it when the client leaves."""
+        self.watch(task)
+        self.message_event = _Cancelling(task)
+        self._connection.note_running(self)
 
     def respond(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
         """Send the answer, and let the connection go on."""
@@ -102,7 +143,9 @@ def hot_head(method: bytes, url: bytes, headers: Sequence[tuple[bytes, bytes]]) 
     A hot request has a small body with a known size, and no repeated header: which of two equal
     headers counts is left to the framework.
     """
-    if method != b"POST" or not url.startswith(b"/") or not url.endswith(ENDINGS):
+    if method != b"POST" or not url.startswith(b"/"):
+        return None
+    if not url.endswith(ENDINGS) and not SQS_PATH.fullmatch(url):
         return None
     head = dict(headers)
     length = head.get(b"content-length", b"")

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 FRAMES_PER_TURN = 64
-"""Frames of a connection per turn of the event loop; then other connections have their turn."""
+"""The most frames of a connection that one turn of the event loop handles."""
 
 
 class PausableTransport(Protocol):

@@ -75,7 +75,8 @@ class Origins:
         return headers
 
     def preflight(self, scope: Scope) -> Response | None:
-        """Answer a browser that asks whether a page may send a request; None for other requests."""
+        """Answer a browser that asks whether a page may send a request; return None if no browser
+        asks."""
         is_preflight = (
             scope["type"] == "http"
             and scope["method"] == "OPTIONS"
@@ -109,7 +110,7 @@ def _server(scope: Scope) -> tuple[str, str, int] | None:
 
 
 def _parse(text: str) -> tuple[str, str, int] | None:
-    """Return the scheme, host and port of an origin; None for text such as `null`."""
+    """Return the scheme, host and port of an origin; None if the text is no origin, such as `null`."""
     try:
         parts = urlsplit(text.strip().lower())
         port = parts.port or _PORTS.get(parts.scheme)

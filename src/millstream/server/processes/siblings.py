@@ -20,7 +20,7 @@ from millstream.cluster.read_level import HOP_HEADER
 from millstream.errors import MillstreamError, OutcomeUnknown, Overloaded
 from millstream.remote.address import Address, parse_address
 from millstream.remote.http import BrokenHttp, LoopConnections
-from millstream.server.cluster.passage import SAFE, Passage, refuse
+from millstream.server.cluster.relayed_request import SAFE, Passage, refuse
 from millstream.server.cluster.role import Asker
 from millstream.server.observe.health import Check
 from millstream.server.processes.figures import ProcessFigures, SharedFigures
@@ -53,7 +53,7 @@ class Siblings:
     # Figures.
 
     def write(self, connections: int, commits: Sequence[int]) -> None:
-        """Write the figures of this process; other processes read them."""
+        """Write the figures of this process; the siblings read the figures."""
         figures = ProcessFigures(
             port=self._port,
             beat_ms=self._clock.boot_ms(),

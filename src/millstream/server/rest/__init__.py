@@ -7,6 +7,7 @@ routes here, and the OpenAPI document and the API page in `millstream.server.doc
 from __future__ import annotations
 
 from millstream.server.rest import (
+    backup,
     claims,
     clients,
     cluster,
@@ -19,11 +20,13 @@ from millstream.server.rest import (
     live,
     logs,
     messages,
+    queue_schemas,
     queues,
     records,
     replica,
     rooms,
     schedules,
+    schemas,
     search,
     staging,
     status,
@@ -32,7 +35,8 @@ from millstream.server.rest import (
 )
 
 _NOUNS = (
-    *(logs, forks, records, search, cursors, queues, messages, failures, claims, rooms),
+    *(logs, schemas, forks, records, search, cursors, queues, queue_schemas, messages, failures),
+    *(claims, rooms),
     *(
         jobs,
         job_limits,
@@ -42,6 +46,7 @@ _NOUNS = (
         staging,
         replica,
         status,
+        backup,
         clients,
         live,
     ),

@@ -61,7 +61,7 @@ class ErrorFields(Struct, forbid_unknown_fields=True, kw_only=True):
     reason: str = ""
     """Why, in words."""
     error: Raw | UnsetType = UNSET
-    """An error as JSON, up to 64 KiB; it is stored with each message."""
+    """An error as JSON, up to 64 KiB; the text is stored with each message."""
     error_base64: bytes | None = None
     """An error as bytes, instead of `error`."""
 
@@ -75,6 +75,9 @@ class ClaimBody(PopBody, forbid_unknown_fields=True, kw_only=True):
     ack: list[Token] = []
     results: ResultsByToken = {}
     """Results of acknowledged claims, by claim, in base64."""
+    group_runs: bool = False
+    """Whether the answer may hold several messages of an ordered group, in order. The group waits until
+    the attempts at all of them have ended."""
 
 
 class AckBody(ResultFields, forbid_unknown_fields=True, kw_only=True):
@@ -147,6 +150,7 @@ async def claim_messages(ask: Ask, queue: str, body: ClaimBody) -> MessagePage:
         ask.wait_ms(body.wait) or None,
         runs_of(body.ack),
         results=_by_claim(body.results),
+        group_runs=body.group_runs,
     )
     return await _messages(ask, command)
 

@@ -28,7 +28,7 @@ from millstream.server import direct, problems
 from millstream.server.auth.access import Principal
 from millstream.server.core import Core
 from millstream.server.listen.guard import REQUEST_ID, Guard
-from millstream.server.listen.hot import Head, HotCycle
+from millstream.server.listen.hot import Head, HotCycle, HotProtocol
 from millstream.server.observe.tracing import is_on
 from millstream.server.rest.ask import Ask, checked_segment
 from millstream.server.rest.body import decode_json, decode_query
@@ -57,8 +57,11 @@ HOT = frozenset({append_records, put_messages, claim_messages, ack_claims})
 class HotEndpoints:
     """Answers hot requests without tasks; belongs to one event loop."""
 
-    def __init__(self, core: Core, guard: Guard, paths: Paths) -> None:
+    def __init__(
+        self, core: Core, guard: Guard, paths: Paths, sqs: HotProtocol | None = None
+    ) -> None:
         self._core = core
+        self._sqs = sqs
         self._guard = guard
         self._paths = paths
         self._places: dict[bytes, Place] = {}
@@ -84,6 +87,11 @@ class HotEndpoints:
             self._looks_s, self._are_traced = self._loop.time() + LOOK_S, is_on()
         if self._are_traced or len(body) > settings.body_bytes_max:
             return False
+        if self._sqs is not None and self._sqs.takes(scope):
+            if not self._guard.is_welcome(scope, head):
+                return False
+            self._sqs.begin_hot(scope, head, body, cycle)
+            return True
         try:
             principal = self._guard.principal_now(scope, head)
             if principal is None:
@@ -102,7 +110,8 @@ class HotEndpoints:
     def _target(
         self, scope: Scope, head: Head, body: bytes
     ) -> tuple[Endpoint | None, dict[str, Any]]:
-        """Return the endpoint and its handler's arguments; None sends it through the framework."""
+        """Return the endpoint and its handler's arguments; None sends the request through the
+        framework."""
         place = self._places.get(scope["raw_path"])
         if place is None:
             place = self._find(scope)

@@ -19,7 +19,12 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
+from millstream.command import Command
 from millstream.errors import MillstreamError, NotFound
+from millstream.log.commands import ListLogs
+from millstream.log.model.names import SEARCHED_MAX, similar_name
+from millstream.queue.commands import ListQueues
+from millstream.rooms.commands import ListRooms
 from millstream.server import problems
 from millstream.server.auth.quota import SMALL_BYTES
 from millstream.server.core import Core
@@ -32,7 +37,6 @@ from millstream.server.rest.body import (
     read_body,
 )
 from millstream.server.rest.endpoint import JSON, Endpoint, Reply
-from millstream.server.rest.similar_names import with_similar_name
 
 encode_json = msgspec.json.Encoder().encode
 
@@ -179,3 +183,31 @@ def written(answer: Any, endpoint: Endpoint) -> Response:
     if answer is None:
         return Response(status_code=status)
     return Response(encode_json(answer), status_code=status, media_type=JSON)
+
+
+_LISTINGS: dict[str, Command[Any]] = {
+    "log": ListLogs("", SEARCHED_MAX),
+    "queue": ListQueues("", SEARCHED_MAX),
+    "room": ListRooms("", SEARCHED_MAX),
+}
+"""The listing of each noun that a path may name."""
+
+
+async def with_similar_name(ask: Ask, error: NotFound, segments: dict[str, Any]) -> NotFound:
+    """Return the error with a similar name, if the error is about a name in the path.
+
+    The names come from the listing of the caller, so a mistyped name reveals no name that the caller
+    may not read.
+    """
+    name = error.data.get("name")
+    noun = next((noun for noun in _LISTINGS if segments.get(noun) == name), None)
+    if noun is None or not isinstance(name, str):
+        return error
+    try:
+        infos = await ask.execute(_LISTINGS[noun])
+    except MillstreamError:  # the caller still gets the error of the request
+        return error
+    similar = similar_name(name, (info.name for info in infos))
+    if similar is None:
+        return error
+    return NotFound(f"{error.message}; did you mean {similar!r}?", **error.data, similar=similar)

@@ -5,15 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 from starlette.responses import Response
 
+from millstream import __version__
 from millstream.cluster.read_level import HOP_HEADER
 from millstream.command import Stats
+from millstream.format.version import FORMAT
 from millstream.server.auth.need import Need
 from millstream.server.observe import metrics
 from millstream.server.observe.health import Health
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.endpoint import JSON, Endpoints
+from millstream.wire import commands as wire
 
 _OF_THIS_MACHINE = ("path",)
 """Statistics that are not sent over a network."""
@@ -26,6 +30,25 @@ async def get_stats(ask: Ask) -> dict[str, Any]:
     """Show facts and counters of the store."""
     facts = await ask.execute(Stats())
     return {name: fact for name, fact in facts.items() if name not in _OF_THIS_MACHINE}
+
+
+class ServerVersion(Struct, frozen=True):
+    """What a server runs, and what its protocols and files are."""
+
+    version: str
+    """The version of Millstream."""
+    protocol: int
+    """The version of the streaming socket's protocol."""
+    abilities: list[str]
+    """What the server can do beyond the first version of the protocol."""
+    format: int
+    """The format of the stores that the server writes."""
+
+
+@endpoint("GET /version")
+async def get_version(ask: Ask) -> ServerVersion:
+    """Show the version of the server, and the abilities of its streaming socket."""
+    return ServerVersion(__version__, wire.VERSION, list(wire.ABILITIES), FORMAT)
 
 
 @endpoint("GET /health", also={503: "Critical"})

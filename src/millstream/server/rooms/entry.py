@@ -10,17 +10,14 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 from msgspec import Struct
 
 from millstream.errors import (
-    CorruptionError,
     Denied,
     InvalidInput,
     InvalidName,
     OutOfRange,
-    Truncated,
 )
 from millstream.limits import NAME_CHARS_MAX
 from millstream.log.model.names import check_name
-from millstream.log.reading import reader
-from millstream.log.reading.salvage import behind
+from millstream.log.reading.salvage import readable_headers
 from millstream.rooms.history import check_history
 from millstream.rooms.model import RoomLook
 from millstream.rooms.names import HISTORY_MAX, TYPE_CHARS_MAX
@@ -34,9 +31,6 @@ OFFSET_MAX = 2**53
 TYPES_MAX = 100
 MISSING_MAX = 1_000
 """Most missing frame numbers in a welcome; a client has at most this many unanswered frames."""
-
-SEARCHED_BYTES = 1024 * 1024
-"""Bytes of metadata per read when the stored frames of a client are searched."""
 
 _FIELDS = frozenset(
     ("offset", "since", "history", "client", "user", "types", "sent", "live", "seconds")
@@ -175,23 +169,8 @@ def missing_of(stored: Set[int], last_known: int) -> list[int]:
 def find_sent(store: Store, log: str, client: str, *, start: int, stop: int) -> set[int]:
     """Return the numbers of a client's frames whose messages are stored in [start, stop)."""
     numbers: set[int] = set()
-    while start < stop:
-        try:
-            blocks = reader.read_blocks(
-                store, log, start=start, stop=stop, bytes_max=SEARCHED_BYTES, values=False
-            )
-        except Truncated as error:
-            start = max(start + 1, int(error.data["start"]))
-            continue
-        except CorruptionError as error:
-            start = behind(error, start, stop)
-            continue
-        if not blocks:
-            break
-        for block in blocks:
-            for headers in block.headers():
-                number = headers.get(NUMBER)
-                if headers.get(ORIGIN) == client and type(number) is int:
-                    numbers.add(number)
-        start = blocks[-1].offsets.stop
+    for _, headers in readable_headers(store, log, start, stop):
+        number = headers.get(NUMBER)
+        if headers.get(ORIGIN) == client and type(number) is int:
+            numbers.add(number)
     return numbers

@@ -36,7 +36,7 @@ class EventListener(RoomListener):
         self._bytes = 0
 
     def push(self, text: PushedText) -> None:
-        """Add an event with messages; its id is this listener's position."""
+        """Add an event with messages; the id is the position of the listener."""
         self.tell(text.text, self.position)
 
     def tell(self, text: bytes, offset: int | None = None) -> None:

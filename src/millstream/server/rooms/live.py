@@ -12,11 +12,11 @@ from millstream.format import keys, room_keys
 from millstream.header import Headers
 from millstream.record import Record
 from millstream.rooms.commands import Broadcast, SendToRoom
+from millstream.rooms.frame_order import Turn
 from millstream.rooms.model import RoomMessage, Sent
 from millstream.rooms.names import RESERVED_TYPES, log_of
 from millstream.rooms.packed_messages import DELETED, NULL, NUMBER, ORIGIN, SENDER, TYPE
 from millstream.rooms.settings import DEFAULTS, RoomSettings
-from millstream.rooms.turns import Turn
 from millstream.server.rooms.context import RoomsContext
 from millstream.server.rooms.listener import RoomListener
 

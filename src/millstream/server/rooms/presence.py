@@ -104,21 +104,21 @@ class RoomPresence:
     async def join(self, listener: RoomListener) -> Joined:
         """Store the presence of a connection in its room."""
         while True:
-            taken = await self.take()
+            instance = await self.take()
             try:
-                return await self._session.execute(_joining(listener, taken))
+                return await self._session.execute(_joining(listener, instance))
             except Fenced:
-                await self._take_again(taken)
+                await self._take_again(instance)
 
     async def resume(self, listener: RoomListener, *, is_handed_on: bool) -> int:
         """Note that a client is back, and return the generation under which it sends.
 
         A node passes no generation: frames that it handed on may still wait at another node.
         """
-        taken = await self.take()
-        generation = NO_GENERATION if is_handed_on else taken.generation
+        instance = await self.take()
+        generation = NO_GENERATION if is_handed_on else instance.generation
         return await self._session.execute(
-            ResumeInRoom(listener.room.name, listener.client, taken.name, generation)
+            ResumeInRoom(listener.room.name, listener.client, instance.name, generation)
         )
 
     async def set_state(self, listener: RoomListener, state: bytes) -> None:
@@ -152,10 +152,10 @@ class RoomPresence:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, *self._notes, return_exceptions=True)
-        taken, self._taken = self._taken, None
-        if taken is not None:
+        instance, self._taken = self._taken, None
+        if instance is not None:
             try:
-                await self._session.execute(FreeInstance(taken.name, taken.generation))
+                await self._session.execute(FreeInstance(instance.name, instance.generation))
             except MillstreamError:
                 pass  # the lease ends by itself
 
@@ -185,23 +185,23 @@ class RoomPresence:
 
     async def keep_up(self, *, renews: bool) -> bool:
         """Note the watermarks, and renew the lease if due; False if the store refused or failed."""
-        taken = self._taken
-        if taken is None:
+        instance = self._taken
+        if instance is None:
             return False
         try:
             if renews:
                 await self._session.execute(
-                    RenewInstance(taken.name, taken.generation, self._lease_ms)
+                    RenewInstance(instance.name, instance.generation, self._lease_ms)
                 )
-            await self._note_watermarks(taken)
+            await self._note_watermarks(instance)
             return True
         except Fenced:
-            await self._try_again(taken)
+            await self._try_again(instance)
         except MillstreamError as error:
             _logger.warning("instance_not_renewed", extra={"error": type(error).__name__})
         return False
 
-    async def _note_watermarks(self, taken: InstanceTaken) -> None:
+    async def _note_watermarks(self, instance: InstanceTaken) -> None:
         """Store this instance's position in every room where a listener is live or reads."""
         positions = {
             room.name: offset for room in self._rooms() if (offset := room.feed.lowest) is not None
@@ -213,7 +213,9 @@ class RoomPresence:
         ]
         ended = [room for room in self._noted if room not in positions]
         if marks or ended:
-            await self._session.execute(NoteWatermarks(taken.name, taken.generation, marks, ended))
+            await self._session.execute(
+                NoteWatermarks(instance.name, instance.generation, marks, ended)
+            )
             self._noted = positions
 
     async def _try_again(self, lost: InstanceTaken) -> None:
@@ -267,11 +269,11 @@ class RoomPresence:
                 self._note_left_in(AGAIN_S)
 
 
-def _joining(listener: RoomListener, taken: InstanceTaken) -> JoinRoom:
+def _joining(listener: RoomListener, instance: InstanceTaken) -> JoinRoom:
     return JoinRoom(
         listener.room.name,
-        taken.name,
-        taken.generation,
+        instance.name,
+        instance.generation,
         listener.connection,
         listener.client,
         listener.user,

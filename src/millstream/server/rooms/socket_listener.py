@@ -37,7 +37,7 @@ class SocketListener(RoomListener):
             self.flowing.set()
 
     def push(self, text: PushedText) -> None:
-        """Write a text with messages; all sockets share its frame."""
+        """Write a text with messages; the frame is shared by the sockets."""
         self._socket.write(text.frame)
 
     def tell(self, text: bytes, offset: int | None = None) -> None:

@@ -11,6 +11,7 @@ import asyncio
 from msgspec.structs import replace
 from starlette.types import Receive, Scope, Send
 
+from millstream import __version__
 from millstream.errors import MillstreamError, Unauthenticated
 from millstream.format.keys import STORE_KEY
 from millstream.server.auth.access import NODE
@@ -84,6 +85,8 @@ def _greeting(core: Core) -> bytes:
             limits=core.store.limits,
             requests_max=core.settings.requests_in_flight_max,
             frame_bytes_max=core.settings.frame_bytes_max,
+            release=__version__,
+            abilities=wire.ABILITIES,
         )
     )
 

@@ -21,12 +21,15 @@ from subprocess import TimeoutExpired
 from typing import TYPE_CHECKING
 
 from millstream.errors import CannotOpen, InvalidInput
+from millstream.spark.connector import JAR
 from millstream.spark.local.java import STARTED_VARIABLE, STARTER, Java, find_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 VERSION_MIN = (4, 1)
+JAR_VERSION = "4.3."
+"""The versions of Spark that our jar is compiled for."""
 PACKAGES = ("pyspark", "pyarrow", "pandas")
 LOOPBACK = "127.0.0.1"
 WORKER_PYTHON = Path(__file__).resolve().with_name("python")
@@ -83,7 +86,7 @@ def local_session(
     if SparkContext._active_spark_context is not None:
         return SparkSession.Builder().getOrCreate()
     prepare(os.environ)
-    chosen = DEFAULTS | {"spark.driver.memory": memory}
+    chosen = DEFAULTS | connector() | {"spark.driver.memory": memory}
     if directory is not None:
         chosen["spark.sql.warehouse.dir"] = str(directory.absolute() / "warehouse")
         chosen["spark.local.dir"] = str(directory.absolute() / "spark")
@@ -101,6 +104,13 @@ def local_session(
             "Spark's Java ended before it was ready; what it said stands above, and "
             "`millstream doctor --environment` shows what was found"
         ) from error
+
+
+def connector() -> dict[str, str]:
+    """Return the setting of our jar; nothing for another version of Spark, whose Java differs."""
+    from pyspark import __version__
+
+    return {"spark.jars": str(JAR)} if __version__.startswith(JAR_VERSION) else {}
 
 
 def java_exit() -> int | None:

@@ -56,7 +56,7 @@ class StagedByTask(WriterCommitMessage):
 
 
 class SparkWriter(DataSourceArrowWriter, DataSourceStreamArrowWriter):
-    """A batch write, or the writes of a stream: each batch is a transaction of its query."""
+    """A batch write, or the writes of a stream: each batch of a query is a transaction."""
 
     def __init__(self, options: WriteOptions, schema: StructType, *, streaming: bool) -> None:
         self._options = options

@@ -1,8 +1,8 @@
 """The committer of a store: turns the operations of a group, or a slice of the fold, into one commit.
 
-Operations run on the state, under the mutex. Their writes become durable as one value, and then readers
-see the new state. Every ticket of a group gets a result or an error, also if the commit fails. No signal
-handler runs meanwhile (`interrupts`).
+Operations run on the state, under the mutex. Their writes become durable as one value, and then
+readers see the new state. Every ticket of a group gets a result or an error, also if the commit fails.
+No signal handler runs meanwhile (`interrupts`).
 
 A slice of the fold (see `fold`) is an ordinary commit: it is written in the writer's turn, and readers
 do not wait for the disk.
@@ -34,8 +34,9 @@ T = TypeVar("T")
 class StoreCommitter:
     """Commits groups, and folds; the store adds callers, background work and recovery.
 
-    `turn` is the writer's turn. `begin_recovery` refuses writes until the content of the disk is certain.
-    `is_refused` tells whether the store is closed, poisoned or recovering. `wake_keeper` starts upkeep.
+    `turn` is the writer's turn. `begin_recovery` refuses writes until the content of the disk is
+    certain. `is_refused` tells whether the store is closed, poisoned or recovering. `wake_keeper`
+    starts upkeep.
     """
 
     def __init__(
@@ -242,7 +243,8 @@ class StoreCommitter:
             self.note_failure(error)
 
     def _fail(self, group: list[Ticket[Any]], error: BaseException) -> None:
-        """Give every ticket of a failed group its error, and begin recovery if the outcome is unknown."""
+        """Give every ticket of a failed group its error, and begin recovery if the outcome is
+        unknown."""
         with self._mutex:
             self._state.failures += 1
             is_known = isinstance(error, MillstreamError) and not isinstance(error, OutcomeUnknown)
@@ -288,7 +290,8 @@ class StoreCommitter:
         return self.tail_is_long() and (self.own_seq > folded or folded == before)
 
     def fold_for(self, time_s: float | None) -> int:
-        """Fold the current tail slice by slice while there is time; return the number of folded commits."""
+        """Fold the current tail slice by slice while there is time; return the number of folded
+        commits."""
         target, before = self._state.seq - 1, self._state.folded
         until_s = None if time_s is None else self._clock.seconds() + time_s
         while self._state.folded < target and self.fold_slice():
@@ -297,7 +300,7 @@ class StoreCommitter:
         return self._state.folded - before
 
     def fold_slice(self) -> bool:
-        """Fold one slice, or notice that another process did; return False if the tail is empty.
+        """Fold a slice, or notice that another process did; return False if the tail is empty.
 
         A slice with many rows is prepared outside of the writer's turn, beside running commits.
         """

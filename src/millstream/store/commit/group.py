@@ -24,7 +24,7 @@ class Ordered(Protocol):
     order: int
     """The neighbours of a group that have an order run in ascending order, equal ones as they came.
 
-    An operation without an order is a barrier: no other operation moves past it."""
+    An operation without an order is a barrier: operations do not move past it."""
 
 
 class Joint(Protocol[T]):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from millstream.engine.commit import Commit, Row, Value, loaded
-from millstream.engine.protocol import Snapshot, SqlWriter, no_tables
+from millstream.engine.protocol import Snapshot, SqlReader, SqlWriter, no_tables
 from millstream.errors import CorruptionError, DiskFull, Overloaded, WriteFailed
 from millstream.format import ids, keys
 from millstream.limits import MESSAGE_ID_MAX, Limits
@@ -38,12 +38,10 @@ class WriteTransaction:
         "_draft",
         "_dropped",
         "_drops",
-        "_first_change",
         "_folder",
         "_inline",
+        "_is_certain",
         "_layer",
-        "_next_entity",
-        "_next_id",
         "_rows",
         "_stored",
         "_wrote",
@@ -75,6 +73,8 @@ class WriteTransaction:
         self._wrote = False
         """Whether statements on the application's tables were run."""
         self._layer: PendingRows | None = None
+        self._is_certain = True
+        """Whether the delta is certain to be readable, so that nothing has to decode it for a check."""
         self.wall_ms = state.clock.wall_ms()
         boot_ms, time = state.clock.boot_ms(), state.time
         self.store_ms = boot_ms + time.offset_ms
@@ -166,6 +166,8 @@ class WriteTransaction:
         if key not in state.published:
             state.keep(key, self.writer)
         self.delta.changes.append((key, change))  # first: a change that fails is undone as well
+        if type(change) not in state.computed:
+            self._is_certain = False
         if change is not None:
             state.entities[key].apply(change)
         else:
@@ -176,6 +178,8 @@ class WriteTransaction:
 
         Small rows go into the delta. Large rows, and rows with `home`, go to their base table at once.
         """
+        if type(value) is not bytes:
+            self._is_certain = False
         if not home and len(value) <= self.limits.inline_bytes_max:
             self._inline[key] = value
         else:
@@ -185,6 +189,8 @@ class WriteTransaction:
         """Write several rows, as `put` does."""
         inline_bytes_max = self.limits.inline_bytes_max
         for key, value in rows.items():
+            if type(value) is not bytes:
+                self._is_certain = False
             if len(value) <= inline_bytes_max:
                 self._inline[key] = value
             else:
@@ -238,6 +244,11 @@ class WriteTransaction:
         self._wrote = True
         return result
 
+    def select(self, statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """Return plain rows for one of our own statements on tables of the application."""
+        self._tables()
+        return cast(SqlReader, self._stored).select(statement, parameters)
+
     def note_statements(self, *, have_written: bool) -> None:
         """Note that the writer has run statements on the application's tables before this object."""
         self._wrote = self._wrote or have_written
@@ -257,8 +268,7 @@ class WriteTransaction:
     def run(self, operation: Operation[T]) -> T:
         """Run one operation; an error undoes the operation and leaves the others of the group alone."""
         delta = self.delta
-        self._first_change = len(delta.changes)
-        self._next_id, self._next_entity = delta.next_id, delta.next_entity
+        first_change, next_id, next_entity = len(delta.changes), delta.next_id, delta.next_entity
         self._inline: dict[bytes, bytes] = {}
         self._rows: dict[bytes, Value] = {}
         self._drops: list[tuple[bytes, bytes]] = []
@@ -267,7 +277,8 @@ class WriteTransaction:
         try:
             result = operation(self)
         except BaseException:
-            self._undo()
+            delta.next_id, delta.next_entity = next_id, next_entity
+            self._undo(first_change)
             raise
         if self._rows or self._drops:
             try:
@@ -295,7 +306,8 @@ class WriteTransaction:
             self.writer.put([(keys.ID_BLOCK_KEY, ids.encode_seq_block(block))])
             state.id_limit = block.end
         data = self.encoded = encode(delta)
-        state.check(delta, data)
+        if not self._is_certain:
+            state.check(delta.seq, data)
         row = keys.delta(delta.seq), data
         draft = self._draft
         return Commit((row,)) if draft is None or draft.is_blank else draft.finish(row)
@@ -325,15 +337,15 @@ class WriteTransaction:
         self.delta.puts = _outside(self.delta.puts, drops)
         self.delta.drops += drops
 
-    def _undo(self) -> None:
-        delta = self.delta
-        undone = {key for key, _ in delta.changes[self._first_change :]}
-        del delta.changes[self._first_change :]
-        delta.next_id, delta.next_entity = self._next_id, self._next_entity
+    def _undo(self, first_change: int) -> None:
+        """Undo the changes of the failed operation; the earlier changes are of other operations."""
+        changes = self.delta.changes
+        undone = {key for key, _ in changes[first_change:]}
+        del changes[first_change:]
         if not undone:
             return
         try:
-            self.state.undo(undone, delta.changes)
+            self.state.undo(undone, changes)
         except Exception as error:
             raise WriteFailed(
                 f"an operation failed and could not be undone, so nothing was stored: {error}"

@@ -8,7 +8,7 @@ waking a thread would take longer.
 
 The committing caller holds `turn`, the writer's turn, from the first operation of its group until the
 commit is durable. Callers are answered after that. A caller of an interactive transaction (`WriterTurn`)
-takes the turn without a group. Such callers and groups alternate, so that neither starves.
+takes the turn without a group. Interactive transactions and groups alternate, so that neither starves.
 
 A dedicated commit thread for all callers would be simpler, but costs two thread switches per commit: as
 much as the sync of a fast disk.

@@ -1,16 +1,17 @@
 """The writer's turn of an interactive transaction (`ms.begin()`).
 
 The caller takes the turn of the transactor and SQLite's write lock, runs statements on its own thread,
-sees their results at once, and ends with one commit: the statements, and an operation on logs and queues.
-The state of the store is not touched before the end. So readers go on, and an error, a lost caller or a
-killed process leaves nothing behind.
+sees their results at once, and ends with one commit: the statements, and an operation on logs and
+queues. The state of the store is not touched before the end. So readers go on, and an error, a lost
+caller or a killed process leaves nothing behind.
 
-All other writers wait meanwhile. `TimeLimit` ends a transaction that lasts too long, on its own thread:
+Meanwhile writers wait. `TimeLimit` ends a transaction that lasts too long, on its own thread:
 
     a statement is running      the statement is interrupted, and its thread rolls back
     no statement is running     the thread of the limit rolls back
 
-The caller then gets `TransactionExpired` from its next call. Once the commit has begun, it has no limit.
+The caller then gets `TransactionExpired` from its next call. Once the commit has begun, it has no
+limit.
 
 A handover of each statement to a committing thread would cost about 30 µs per statement.
 """
@@ -125,10 +126,17 @@ class WriterTurn:
                 "the block, and begin again"
             )
 
-    def sql(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any]) -> SqlResult:
+    def sql(
+        self,
+        statement: str,
+        parameters: Sequence[Any] | Mapping[str, Any],
+        *,
+        is_part: bool = False,
+    ) -> SqlResult:
         """Run a statement on the application's tables, and return its result.
 
-        A statement that fails undoes itself, and the transaction goes on.
+        A statement that fails undoes itself, and the transaction goes on. With `is_part` the text is
+        an action on a savepoint, of `InteractiveWriter.part`.
         """
         is_mine, result = False, None
         try:
@@ -139,7 +147,8 @@ class WriterTurn:
                 self._is_running = is_mine = True
             if self._refusal is not None:
                 raise fresh(self._refusal)
-            result = self._writer.sql(statement, parameters)  # type: ignore[union-attr]
+            writer = cast(InteractiveWriter, self._writer)
+            result = writer.part(statement) if is_part else writer.sql(statement, parameters)
             if result.rowcount >= 0:
                 self._has_written = True
             return result
@@ -159,6 +168,29 @@ class WriterTurn:
                         self.is_over = True
                 if ends:
                     self._release()
+
+    def begin_part(self) -> None:
+        """Begin a part of the transaction that can be undone alone; parts may be nested."""
+        self.sql("SAVEPOINT", (), is_part=True)
+
+    def keep_part(self) -> None:
+        """Join the innermost part to what is around it."""
+        self.sql("RELEASE", (), is_part=True)
+
+    def undo_part(self) -> None:
+        """Undo the statements of the innermost part, unless the whole transaction has ended.
+
+        If that fails, the whole transaction is undone: its caller must not commit the part.
+        """
+        writer = cast(InteractiveWriter, self._writer)
+        if self.is_over or not writer.is_open:
+            return  # later calls are refused
+        try:
+            self.sql("ROLLBACK TO", (), is_part=True)
+            self.keep_part()
+        except BaseException:
+            self.roll_back()
+            raise
 
     def cancel(self) -> None:
         """End the running statement with an error, and refuse more statements; for any thread."""

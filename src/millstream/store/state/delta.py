@@ -24,7 +24,7 @@ C = TypeVar("C")
 ROWS_PER_SCAN = 1_024
 
 
-class Delta(Struct, Generic[C], array_like=True):
+class Delta(Struct, Generic[C], array_like=True, gc=False):
     """A commit, with changes as objects (to write) or as raw bytes (to read)."""
 
     seq: int

@@ -166,10 +166,13 @@ const trial = (path, verb, operation) => {
 const details = (id, head, ...parts) =>
   make("details", { id, class: id.startsWith("type-") ? "type" : "operation" }, head, make("div", {}, ...parts));
 
-const operationOf = (schemas, path, verb, operation) => {
+const nameOf = (reference) => reference?.split("/").pop();
+
+const operationOf = ({ schemas, responses }, path, verb, operation) => {
   const body = operation.requestBody;
-  const held = body?.content["application/json"]?.schema?.$ref?.split("/").pop();
-  const answers = Object.entries(operation.responses);
+  const held = nameOf(body?.content["application/json"]?.schema?.$ref);
+  const answers = Object.entries(operation.responses).map(
+    ([status, one]) => [status, responses[nameOf(one.$ref)] ?? one]);
   return details(operation.operationId,
     make("summary", {}, method(verb), " ", make("code", {}, path),
       make("span", { class: "what" }, operation.summary)),
@@ -199,7 +202,8 @@ let entries = [];
 let words = new Map();
 
 const show = (found) => {
-  const { info, tags, components: { schemas, securitySchemes } } = found;
+  const { info, tags, components } = found;
+  const { schemas, securitySchemes } = components;
   const operations = Object.entries(found.paths).flatMap(([path, methods]) =>
     Object.entries(methods).map(([verb, operation]) => [path, verb, operation]));
   at("summary").textContent = info.summary;
@@ -221,7 +225,7 @@ const show = (found) => {
   all("tr", errors).slice(1).forEach((row, i) => { row.id = `error-${found["x-errors"][i].name}`; });
   at("content").replaceChildren(
     ...tags.map((tag) => section(tag.name, tag.description,
-      ...of(tag).map((one) => operationOf(schemas, ...one)))),
+      ...of(tag).map((one) => operationOf(components, ...one)))),
     section("types", "What bodies and answers hold.", ...Object.entries(schemas).map(([name, schema]) =>
       details(`type-${name}`, make("summary", { class: "type" }, make("code", {}, name),
         make("span", { class: "what" }, marked(schema.description))), fields(schema)))),

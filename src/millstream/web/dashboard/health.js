@@ -18,7 +18,10 @@ const TITLES = {
   event_loop: "The server answers in time",
   queues: "Messages are worked on in time",
   rooms: "Messages of rooms are delivered",
+  instances: "All servers of the store give signs of life",
   cluster: "The cluster answers this node",
+  processes: "All server processes serve",
+  backup: "Backups are made in time",
 };
 
 const FOLDED = "A commit is first written as one row of its own. In the background the store folds it: moves its changes into "
@@ -39,6 +42,8 @@ const MEANINGS = {
   entities_cached: "logs, queues, cursors and the like in memory",
   condition: "whether the store takes writes",
   free_bytes: "free pages of the file",
+  backup_age_s: "since the last backup that this server made, or that a client downloaded",
+  backup_failures: "backups of this server that failed, since it started",
   returned_bytes: "free pages that this process has returned to the disk",
 };
 

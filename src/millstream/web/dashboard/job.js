@@ -54,7 +54,7 @@ export function JobPage({ name }) {
         ${found.progress !== null && html`<dt>progress</dt><dd><${Progress} of=${found.progress} /></dd>`}
       </dl>
       ${found.error && html`<section aria-label=Error><h2>Error</h2>
-        <p><b>${found.error.kind}</b> ${found.error.message}</p>
+        <p class=reason><b>${found.error.kind}</b> ${found.error.message}</p>
         ${found.error.trace && html`<pre class=trace tabindex=0 aria-label="The traceback">${found.error.trace}</pre>`}</section>`}
       ${found.state === "done" && html`<section aria-label=Result><h2>Result</h2><${Json} of=${found.result} label="The result" /></section>`}
       <section aria-label=Arguments><h2>Arguments</h2><${Json} of=${found.arguments} label="The arguments" /></section>

@@ -5,7 +5,8 @@ import { Listing } from "./listing.js";
 import { useAnswer } from "./live.js";
 import { Act, Ago, Answer, Confirm, Figures, Headers, Problem, ReadOnly, count, format, plural, when } from "./parts.js";
 import { Crumb, Partitions } from "./partitions.js";
-import { Payload, askExact, keyText, preview } from "./payload.js";
+import { Payload, askExact, keyText } from "./payload.js";
+import { FieldCells, SchemaFacts, columnsOf, useSchemas } from "./schema.js";
 import { onLog, onSome, path, query, session } from "./session.js";
 import { NewLog, RetentionDialog } from "./specs.js";
 
@@ -65,6 +66,7 @@ const EMPTY = { from: "", at: "", key: "", where: "", order: "newest" };
 
 export function LogPage({ name, asked }) {
   const log = useAnswer(() => session.ms.get(path("logs", name)), [name]);
+  const schemas = useSchemas("logs", name);
   const [opened, setOpened] = useState(null); // the dialog that is open
   const over = () => { setOpened(null); log.reload(); };
   const need = onLog("admin", name);
@@ -79,10 +81,11 @@ export function LogPage({ name, asked }) {
     <${Answer} of=${log}>${(found) => html`
       ${found.partitions ? html`<${Partitions} log=${found} />` : html`<${LogFigures} log=${found} />`}
       <p class="soft small">Created ${when(found.created)}. ${found.partitions ? "Each partition keeps" : "Keeps"} ${kept(found.retention)}.</p>
+      <${SchemaFacts} versions=${schemas.data} />
       ${opened === "append" && html`<${AppendDialog} log=${found} onClose=${over} />`}
       ${opened === "retention" && html`<${RetentionDialog} log=${found} onClose=${over} />`}
       ${opened === "truncate" && html`<${Truncate} log=${found} onClose=${over} />`}
-      ${!found.partitions && html`<${Records} name=${name} asked=${{ ...EMPTY, ...asked }} /><${Cursors} name=${name} />`}`}<//>`;
+      ${!found.partitions && html`<${Records} name=${name} fields=${columnsOf(schemas.data)} asked=${{ ...EMPTY, ...asked }} /><${Cursors} name=${name} />`}`}<//>`;
 }
 
 function LogFigures({ log }) {
@@ -111,7 +114,7 @@ function Truncate({ log, onClose }) {
   <//>`;
 }
 
-function Records({ name, asked }) {
+function Records({ name, fields, asked }) {
   const [form, setForm] = useState(asked);
   useEffect(() => setForm(asked), [JSON.stringify(asked)]); // the address is what counts
   const [stops, setStops] = useState([]); // where the pages before this one began
@@ -144,7 +147,7 @@ function Records({ name, asked }) {
           onChange=${() => setFollows(!follows)} /> Follow the log</label></div>
     </form>
     <${Answer} of=${found}>${(page) => html`
-      <${RecordTable} log=${name} of=${page} onOpen=${() => setFollows(false)} />
+      <${RecordTable} log=${name} fields=${fields} of=${page} onOpen=${() => setFollows(false)} />
       <div class=row>
         <button type=button disabled=${!stops.length} onClick=${() => setStops(stops.slice(0, -1))}>Back</button>
         <button type=button disabled=${page.next === null} onClick=${() => setStops([...stops, page.next])}>
@@ -189,25 +192,26 @@ function useFollowing(name, follows, found) {
   }, [name, follows]);
 }
 
-function RecordTable({ log, of, onOpen }) {
+function RecordTable({ log, fields, of, onOpen }) {
   const [open, setOpen] = useState(null);
   const toggle = (offset) => { setOpen(open === offset ? null : offset); onOpen(); }; // it stays where it is
   if (!of.records.length) return html`<p class=soft>${of.next === null ? "No record matches." : "None so far."}</p>`;
   return html`<div class="card scroll"><table class="records folds">
-    <thead><tr><th></th><th class=number>offset</th><th>appended</th><th>key</th><th>value</th></tr></thead>
-    <tbody>${of.records.map((one) => html`<${Record} key=${one.offset} log=${log} record=${one} isOpen=${open === one.offset}
+    <thead><tr><th></th><th class=number>offset</th><th>appended</th><th>key</th>
+      ${fields.length ? fields.map((field) => html`<th key=${field}>${field}</th>`) : html`<th>value</th>`}</tr></thead>
+    <tbody>${of.records.map((one) => html`<${Record} key=${one.offset} log=${log} fields=${fields} record=${one} isOpen=${open === one.offset}
       onToggle=${() => toggle(one.offset)} />`)}</tbody></table></div>`;
 }
 
-function Record({ log, record, isOpen, onToggle }) {
+function Record({ log, fields, record, isOpen, onToggle }) {
   return html`<tr class=${isOpen ? "open" : ""}>
       <td class=toggle><button type=button class=quiet aria-expanded=${isOpen} onClick=${onToggle}
         aria-label=${`Record ${record.offset}`}>${isOpen ? "▾" : "▸"}</button></td>
       <td class=number data-label=offset>${record.offset}</td>
       <td class=time data-label=appended>${when(record.appended)}</td>
       <td class=mono data-label=key>${keyText(record)}</td>
-      <td class="mono value" data-label=value>${preview(record)}</td></tr>
-    ${isOpen && html`<tr class=detail><td colspan=5>
+      <${FieldCells} record=${record} fields=${fields} /></tr>
+    ${isOpen && html`<tr class=detail><td colspan=${4 + Math.max(1, fields.length)}>
       <dl class=facts><dt>timestamp</dt><dd>${when(record.timestamp)}</dd><dt>headers</dt><dd><${Headers} of=${record.headers} /></dd></dl>
       <${Payload} record=${{ ...record, log }} /></td></tr>`}`;
 }

@@ -13,6 +13,9 @@ import { AlterQueue, NewQueue } from "./specs.js";
 
 export const Queues = () => html`<${Listing} noun=queue table=${QueueTable} make=${NewQueue} need=${onSome("queue", "admin")} />`;
 
+/** What a queue is for that the store makes for itself. */
+const OWN = { "jobs.schedules": "schedules of jobs", "jobs.chores": "background work of jobs" };
+
 export function QueueTable({ of }) {
   if (!of.length) return html`<p class=soft>There are no queues yet: “New queue…” on the page of queues makes one.</p>`;
   return html`<div class="card scroll"><table class="folds dense">
@@ -20,7 +23,9 @@ export function QueueTable({ of }) {
       <th class=number>failed</th><th class=number>done</th><th class=number>oldest waits</th><th class=number>in</th>
       <th class=number>out</th></tr></thead>
     <tbody>${of.map((one) => html`<tr key=${one.name}>
-      <td><a href=${`#${path("queues", one.name)}`}>${one.name}</a>${one.paused && html` <span class="badge warn">paused</span>`}</td>
+      <td><a href=${`#${path("queues", one.name)}`}>${one.name}</a>
+        ${OWN[one.name] && html` <span class="soft small">${OWN[one.name]}</span>`}
+        ${one.paused && html` <span class="badge warn">paused</span>`}</td>
       <td class=number data-label=waiting>${count(one.available + one.unrouted)}</td>
       <td class=number data-label=delayed>${count(one.delayed)}</td>
       <td class=number data-label="in flight">${count(one.in_flight)}</td>

@@ -32,6 +32,7 @@ const SETTINGS = {
   dedup_while: ["Repeats are dropped while the message is", TEXT, "", "waiting or running; empty: for the time above"],
   done_retention: ["Done messages are remembered for", DURATION, 604_800, "0s: without limit"],
   dead_letter: ["Log for failed messages", TEXT, "", "failed messages are published there as well"],
+  changes: ["Log of changes", TEXT, "", "each change of a message's state is appended there"],
 };
 const DURATIONS = new Set(["lease_max", "priority_step"]);
 const FIXED = new Set(["start", "start_ms", "bucket_exponent", "router"]); // decided when a queue is made

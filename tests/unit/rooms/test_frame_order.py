@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from millstream.errors import OutOfSequence
-from millstream.rooms import turns
-from millstream.rooms.turns import LastTurns, Turn
+from millstream.rooms import frame_order
+from millstream.rooms.frame_order import LastTurns, Turn
 
 
 def test_a_frame_that_follows_no_other_always_runs() -> None:
@@ -39,7 +39,7 @@ def test_a_frame_behind_one_that_may_not_be_stored_is_refused(number: int, failu
 
 
 def test_a_connection_that_was_forgotten_is_refused_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "CONNECTIONS_MAX", 2)
+    monkeypatch.setattr(frame_order, "CONNECTIONS_MAX", 2)
     found = LastTurns()
     for connection in ("one", "two", "three"):
         found.take(Turn(connection, 1, follows=False), 0)
