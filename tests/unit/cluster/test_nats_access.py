@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import socket
 import threading
@@ -146,3 +147,43 @@ def test_a_password_is_not_shown_to_a_server_that_speaks_plainly() -> None:
         thread.join()
         listener.close()
     assert not heard
+
+
+@pytest.mark.requires("nats")
+def test_a_socket_whose_handshake_failed_is_closed() -> None:
+    """Otherwise each try of a reconnect to a server that is starting costs an open file."""
+    from millstream.cluster.nats.connection import NatsConnection
+
+    events: list[str] = []
+    info = b'INFO {"version": "2.15.0", "max_payload": 1048576, "headers": true}\r\n'
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        for kind in ("lost", "refused", "good"):
+            peer, _ = listener.accept()
+            with peer:
+                if kind == "refused":
+                    peer.shutdown(socket.SHUT_WR)  # this side reads on until the client closes
+                else:
+                    peer.sendall(info)
+                while data := peer.recv(4096):
+                    if b"PING" in data:
+                        peer.sendall(b"PONG\r\n")
+                    if kind == "lost" and b"SUB" in data:
+                        break  # the client was connected, and connects again
+            events.append(f"{kind} closed")
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    connection = NatsConnection(
+        parse_nats(f"nats://127.0.0.1:{listener.getsockname()[1]}"), name="test"
+    )
+    try:
+        until(lambda: "refused closed" in events, "the second socket is closed")
+        connection.call(connection.connected(), timeout_s=50)
+        gc.collect()
+        assert events == ["lost closed", "refused closed"]
+    finally:
+        connection.close()
+        thread.join()
+        listener.close()

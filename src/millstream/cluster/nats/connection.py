@@ -282,7 +282,7 @@ class NatsConnection:
 
     async def _connection(self) -> None:
         """Run a client until it gives up: it reconnects by itself, but not after a refusal."""
-        client: Any = Client()
+        client: Any = _ClosingClient()
         over = asyncio.Event()
 
         async def broken() -> None:
@@ -376,6 +376,20 @@ class NatsConnection:
                 f"NATS at {self.place} takes messages of {client.max_payload:,} bytes, and a cluster "
                 f"sends up to {PAYLOAD_BYTES_MIN:,}: raise max_payload there to 1MB or more"
             )
+
+
+class _ClosingClient(Client):
+    """A client that closes the socket of a failed handshake before it connects again.
+
+    nats-py 2 replaces its stream without closing it if a server ends the connection between TCP's
+    handshake and its own. The socket then stays open until the garbage collector finds it.
+    """
+
+    async def _connect_to_server(self, s: Any) -> None:
+        transport: Any = self._transport
+        if transport is not None:
+            transport.close()
+        await super()._connect_to_server(s)
 
 
 class _Unfit(NatsError):
