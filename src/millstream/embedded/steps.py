@@ -97,6 +97,9 @@ class Later:
         if self._notify is not None:
             self._notify()
 
+    def __repr__(self) -> str:
+        return f"Later({self._result!r})" if self.done else "Later(after the commit)"
+
     @property
     def result(self) -> Any:
         """The step's answer; raises before the commit."""

@@ -72,13 +72,26 @@ class Arguments:
                 self._check_plain(name, named_arguments[name])
         return encoded
 
+    def _parameters_text(self) -> str:
+        """Return the parameters for an error, annotations as the function's source has them."""
+        return str(
+            self._signature.replace(
+                parameters=[
+                    parameter.replace(annotation=_SourceText(parameter.annotation))
+                    if isinstance(parameter.annotation, str)
+                    else parameter
+                    for parameter in self._signature.parameters.values()
+                ]
+            )
+        )
+
     def _bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments by the names of their parameters."""
         try:
             return self._signature.bind(*args, **kwargs).arguments
         except TypeError as error:
             raise InvalidInput(
-                f"task {self._task!r}: {error}; it takes {self._signature}"
+                f"task {self._task!r}: {error}; it takes {self._parameters_text()}"
             ) from None
 
     @property
@@ -94,13 +107,13 @@ class Arguments:
         if first.kind not in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD):
             raise InvalidInput(
                 f"task {self._task!r}: the result of the job before is its first argument, so its "
-                f"first parameter takes an argument by position; it takes {self._signature}"
+                f"first parameter takes an argument by position; it takes {self._parameters_text()}"
             )
         try:
             bound = self._signature.bind(None, *args, **kwargs).arguments
         except TypeError as error:
             raise InvalidInput(
-                f"task {self._task!r}: {error}; it takes {self._signature}, and its first argument is "
+                f"task {self._task!r}: {error}; it takes {self._parameters_text()}, and its first argument is "
                 "the result of the job before"
             ) from None
         del bound[first.name]
@@ -127,7 +140,7 @@ class Arguments:
             return self._decoder.decode(encoded)
         except msgspec.MsgspecError as error:
             raise InvalidInput(
-                f"task {self._task!r}: {_in_words(str(error))}; it takes {self._signature}"
+                f"task {self._task!r}: {_in_words(str(error))}; it takes {self._parameters_text()}"
             ) from None
 
     def _check_plain(self, name: str, value: Any) -> None:
@@ -204,6 +217,12 @@ def _field(parameter: inspect.Parameter, annotation: Any) -> tuple[str, Any, Any
     if parameter.kind in VARIOUS or parameter.default is not parameter.empty:
         return parameter.name, annotation | msgspec.UnsetType, msgspec.UNSET
     return parameter.name, annotation
+
+
+class _SourceText(str):
+    """An annotation as text; a signature shows it without quotes."""
+
+    __repr__ = str.__str__
 
 
 def _in_words(error: str) -> str:

@@ -98,6 +98,7 @@ def test_the_object_is_readable_by_parameter() -> None:
     [
         ((), {}, "missing a required argument: 'first'"),
         (("x",), {}, "argument 'first': expected `int`, got `str`"),
+        (("x",), {}, r"it takes \(first: int, second: str = 'x', \*rest: int, flag: bool = False,"),
         ((1, 2), {}, "argument 'second': expected `str`"),
         ((1, "x", "y"), {}, r"argument 'rest\[0\]': expected `int`"),
         ((1,), {"flag": "yes"}, "argument 'flag': expected `bool`"),

@@ -380,7 +380,9 @@ def test_a_statement_answers_rows_and_how_many_it_changed(ms: Millstream) -> Non
         none = tx.sql("SELECT n FROM app WHERE n = 99")
         with pytest.raises(RuntimeError, match="after the `with` block"):
             _ = read.result
+        assert repr(read) == "Later(after the commit)"
 
+    assert repr(read) == f"Later({read.result!r})"
     assert (made.result.rows, made.result.changed) == ([], 0)
     assert (added.result.rows, added.result.changed) == ([], 3)
     assert (list(read.result), read.result.changed) == ([(2, "b"), (3, "c")], 0)
