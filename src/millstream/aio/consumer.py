@@ -129,6 +129,8 @@ class PrefetchingConsumer(ABC, Generic[T]):
     async def __aiter__(self) -> AsyncIterator[T]:
         """Yield messages one by one, until a stop or the timeout."""
         machine = self._open_machine()
+        with self._lock:
+            machine.begin_loop()
         self._loop.is_current = False
         loop = self._loop = IteratingLoop()
         ready, auto_ack = machine.ready, self._auto_ack

@@ -202,6 +202,11 @@ class Prefetching(Generic[T]):
 
     # Steps of the loop, of the keeper and of a flush.
 
+    def begin_loop(self) -> None:
+        """Let a loop begin: its timeout counts from now, and it asks for messages once at least."""
+        self._dry_s = None
+        self._was_empty = False
+
     def next_refill(self, now_s: float) -> Refill[T] | Settle[T] | Idle | Over | None:
         """Return the next step of a loop without a message; None: a message is ready now."""
         if self.error is not None or self.is_stopped:

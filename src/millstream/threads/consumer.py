@@ -131,6 +131,8 @@ class PrefetchingConsumer(ABC, Generic[T]):
     def __iter__(self) -> Iterator[T]:
         """Yield messages one by one, until a stop or the timeout."""
         machine = self._open_machine()
+        with self._lock:
+            machine.begin_loop()
         self._loop.is_current = False
         loop = self._loop = IteratingLoop()
         ready, auto_ack = machine.ready, self._auto_ack

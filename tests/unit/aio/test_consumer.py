@@ -39,6 +39,13 @@ async def test_every_message_comes_once_and_in_order(tmp_path: Path) -> None:
         assert await counts(jobs) == (0, 0, 500, 0)
 
 
+async def test_a_later_loop_gets_the_messages_that_came_since(tmp_path: Path) -> None:
+    async with opened(tmp_path) as jobs, jobs.consumer(timeout=0, auto_ack=True) as consumer:
+        assert [message.text async for message in consumer] == []
+        await jobs.put("a")
+        assert [message.text async for message in consumer] == ["a"]
+
+
 async def test_a_loop_waits_for_messages_until_a_stop(tmp_path: Path) -> None:
     async with opened(tmp_path) as jobs:
         texts: asyncio.Queue[str] = asyncio.Queue()

@@ -57,6 +57,14 @@ def test_acknowledgements_are_durable_after_a_flush(ms: Millstream) -> None:
         assert log.cursor("billing").info().floor == 4
 
 
+def test_a_later_loop_gets_the_records_that_came_since(ms: Millstream) -> None:
+    log = ms.log("orders")
+    with log.consumer("billing", timeout=0, auto_ack=True) as consumer:
+        assert [record.text for record in consumer] == []
+        log.append("a")
+        assert [record.text for record in consumer] == ["a"]
+
+
 def test_a_loop_waits_for_records_until_a_stop(ms: Millstream) -> None:
     log = ms.log("orders")
     heard = threading.Event()

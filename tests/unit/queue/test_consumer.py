@@ -44,6 +44,15 @@ def test_every_message_comes_once_and_in_order(jobs: Queue) -> None:
     assert counts(jobs) == (0, 0, 1_000, 0)
 
 
+def test_a_later_loop_gets_the_messages_that_came_since(jobs: Queue) -> None:
+    with jobs.consumer(timeout=0, auto_ack=True) as consumer:
+        assert [message.text for message in consumer] == []
+        jobs.put("a")
+        assert [message.text for message in consumer] == ["a"]
+        assert [message.text for message in consumer] == []
+    assert counts(jobs) == (0, 0, 1, 0)
+
+
 def test_a_loop_waits_for_messages_until_a_stop(jobs: Queue) -> None:
     heard = threading.Event()
     texts: list[str] = []
