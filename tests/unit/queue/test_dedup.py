@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -10,8 +12,12 @@ import millstream
 from millstream import Limits, Millstream
 from millstream.errors import InvalidInput
 from millstream.format import keys
+from millstream.queue.rules.claims import place_routed
+from millstream.queue.service.backlog import need_facts
+from millstream.queue.service.router import route
 from millstream.testing import Probe, SimulatedClock
 from millstream.threads.queue import Queue
+from tests.property.background import at_rest
 
 from .conftest import Reopen, counts, fold_all, values
 
@@ -123,6 +129,32 @@ def test_what_was_put_first_is_not_the_repeat(queue: Queue) -> None:
     assert values(queue.claim(5)) == [b"now"]
 
 
+@pytest.mark.embedded
+def test_what_was_put_first_is_not_the_repeat_if_another_handle_routes_meanwhile(
+    tmp_path: Path, clock: SimulatedClock
+) -> None:
+    path = tmp_path / "shared.db"
+    with (
+        millstream.open(path, clock=clock) as ms,
+        millstream.open(path, clock=clock) as other,
+        at_rest((ms, other)),
+        ThreadPoolExecutor() as pool,
+    ):
+        queue = ms.queue("jobs", dedup_by="id")
+        cancelled_id = queue.put(b"cancelled")
+        queue.put(b"now", dedup="x")
+
+        with other.begin() as tx:  # keeps the commit of the put waiting
+            put = pool.submit(queue.put, b"later", dedup="x", delay=3_600)
+            while not Probe(ms).store.is_committing:
+                os.sched_yield()
+            tx.cancel("jobs", cancelled_id)  # routes the first message alone
+
+        assert put.result() is not None
+        assert values(queue.claim(5)) == [b"now"]
+        assert duplicates(queue) == 1
+
+
 @pytest.mark.parametrize("inline", [0, 2_048])
 def test_a_repeat_in_another_log_is_dropped_in_the_same_claim(reopen: Reopen, inline: int) -> None:
     ms = reopen(Limits(inline_bytes_max=inline))
@@ -130,6 +162,20 @@ def test_a_repeat_in_another_log_is_dropped_in_the_same_claim(reopen: Reopen, in
     ms.log("l.a").append(b"a", headers={"id": "x"})
     ms.log("l.b").append(b"b", headers={"id": "x"})
     assert values(queue.claim(5)) == [b"a"]
+
+
+@pytest.mark.embedded
+def test_what_another_caller_has_placed_in_part_keeps_back_younger_messages(ms: Millstream) -> None:
+    queue = ms.queue("jobs", sources="l.*", dedup_by="id")
+    ms.log("l.a").append(b"other")
+    store = Probe(ms).store
+    early = route(store, need_facts(store, "jobs"), 1)
+    ms.log("l.a").append(b"older", headers={"id": "x"})
+    ms.log("l.b").append(b"younger", headers={"id": "x"})
+    late = route(store, need_facts(store, "jobs"), 5)
+    assert store.run(lambda tx: place_routed(tx, "jobs", early)) == 1
+    assert store.run(lambda tx: place_routed(tx, "jobs", late)) == 0
+    assert values(queue.claim(5)) == [b"other", b"older"]
 
 
 def test_a_repeat_in_another_log_is_dropped_later(ms: Millstream) -> None:

@@ -50,31 +50,42 @@ class Arrival(Struct, frozen=True, gc=False):
 
 
 def place(ledger: Ledger, routed: list[Routed]) -> int:
-    """Place routed messages, unless another caller has placed them; return their number."""
-    tx, queue = ledger.tx, ledger.queue
-    accepted: list[Routed] = []
-    for batch in routed:
-        head = tx.entity(keys.head(batch.log_id), Head)
-        position = queue.positions.get(batch.log_id, 0)
-        # A log that was set aside may have been looked at before, under the name of the source.
-        is_source = not head.former_name or takes(queue.name, queue.spec, head.name)
-        if head.next_at(position) == batch.start and is_source:
-            ledger.counts.lost += head.count(position, batch.start)
-            ledger.counts.unknown += batch.unknown
-            ledger.skipped += [(batch.log_id, start, stop) for start, stop in batch.skipped]
-            accepted.append(batch)
-            ledger.positions.append((batch.log_id, batch.stop))
-        else:
-            ledger.is_overtaken = True
+    """Place routed messages, unless another caller has placed them; return their number.
+
+    A queue that places the messages of several logs in order places all batches or none: a batch that
+    another caller has placed in part may have older messages than the other batches.
+    """
+    queue = ledger.queue
+    accepted = [batch for batch in routed if _goes_on(ledger, batch)]
+    if len(accepted) < len(routed):
+        ledger.is_overtaken = True
+        if queue.spec.in_order:
+            return 0
+    for batch in accepted:
+        head = ledger.tx.entity(keys.head(batch.log_id), Head)
+        ledger.counts.lost += head.count(queue.positions.get(batch.log_id, 0), batch.start)
+        ledger.counts.unknown += batch.unknown
+        ledger.skipped += [(batch.log_id, start, stop) for start, stop in batch.skipped]
+        ledger.positions.append((batch.log_id, batch.stop))
     filled = [batch for batch in accepted if batch.spans]
     lane = _lane_of(queue.spec, filled[0]) if len(filled) == 1 else None
     if lane is not None:
         total = _line_up(ledger, lane, filled[0])
     else:
-        arrivals = _in_time([list(_arrivals(tx, queue, batch)) for batch in filled])
+        arrivals = _in_time([list(_arrivals(ledger.tx, queue, batch)) for batch in filled])
         total = _admit_new(ledger, arrivals) if queue.spec.dedup_by else admit(ledger, arrivals)
     ledger.counts.placed += total
     return total
+
+
+def _goes_on(ledger: Ledger, batch: Routed) -> bool:
+    """Return whether a batch begins at the queue's position in its log.
+
+    A log that was set aside may have been looked at before, under the name of the source.
+    """
+    queue, head = ledger.queue, ledger.tx.entity(keys.head(batch.log_id), Head)
+    is_source = not head.former_name or takes(queue.name, queue.spec, head.name)
+    return is_source and head.next_at(queue.positions.get(batch.log_id, 0)) == batch.start
 
 
 def _admit_new(ledger: Ledger, arrivals: list[Arrival]) -> int:

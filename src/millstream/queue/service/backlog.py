@@ -7,8 +7,10 @@ log of changes is routed in the background too, so that the log tells of its mes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+
+from msgspec.structs import replace
 
 from millstream.errors import Overloaded
 from millstream.queue.model.grants import Routed
@@ -80,11 +82,34 @@ def route_some(store: Store, name: str) -> bool:
 
 
 def route_before(store: Store, queues: Iterable[str]) -> None:
-    """Route earlier messages before a put for later: later messages follow earlier ones, or repeat them."""
+    """Route earlier messages before a put for later: later messages follow earlier ones, or repeat them.
+
+    Another caller may route a part of them meanwhile, and then the own result is void. So this looks
+    again until all messages that were there at the call have their place, for up to one second.
+    """
     for name in queues:
         facts = find_facts(store, name)
-        if facts is not None and facts.spec.looks_at_headers:
-            route_ahead(Reading(store, waits=True), name, facts.fresh + 1)
+        if facts is None or not facts.spec.looks_at_headers:
+            continue
+        ends = {source.log_id: source.end for source in facts.sources}
+        missing, until_s = behind(facts), store.clock.seconds() + ROUTING_S_MAX
+        while missing and store.clock.seconds() < until_s:
+            route_ahead(Reading(store, waits=True), name, _count_with(facts, missing))
+            facts = need_facts(store, name)
+            before, missing = missing, _behind(facts, ends)
+            if missing >= before:
+                break
+
+
+def _behind(facts: Facts, ends: Mapping[int, int]) -> int:
+    """Return the number of unrouted records before the given ends of logs."""
+    sources = [source for source in facts.sources if source.position < ends.get(source.log_id, 0)]
+    return sum(replace(source, end=ends[source.log_id]).behind for source in sources)
+
+
+def _count_with(facts: Facts, missing: int) -> int:
+    """Return how many messages wait in order once missing messages are routed, as far as one commit goes."""
+    return facts.fresh + min(missing, PLACE_RECORDS)
 
 
 def placements_before(
@@ -95,7 +120,7 @@ def placements_before(
     for name in queues:
         facts = find_facts(store, name)
         if facts is not None and facts.spec.looks_at_headers:
-            routed = route(store, facts, facts.fresh + 1)
+            routed = route(store, facts, _count_with(facts, behind(facts)))
             if routed:
                 placements.append(partial(place_routed, queue=name, routed=routed))
     return placements
