@@ -34,7 +34,7 @@ from millstream.engine.row_copy import Heard
 from millstream.engine.sqlite.engine import SqliteEngine
 from millstream.engine.sqlite.page_snapshot import PageSnapshot, WalPosition, has_positions
 from millstream.engine.sqlite.wal_follower import WalFollower, WalGap, WalPiece
-from millstream.errors import InvalidInput, MillstreamError, StoreError
+from millstream.errors import InvalidInput, MillstreamError, Overloaded, StoreError
 from millstream.limits import MiB
 
 _logger = logging.getLogger("millstream.backup")
@@ -128,7 +128,8 @@ class StoreFollower:
     def step(self) -> FollowState:
         """Store all commits up to now, and return how far the backup is.
 
-        Raises `StoreError` if the place or the store fails; a later step continues.
+        Raises `StoreError` if the place or the store fails, and `Overloaded` if the store is too
+        busy for a new point; a later step continues.
         """
         with self._engine.read():
             pass  # raises `StoreGone` if another file has the name of the store
@@ -257,7 +258,7 @@ def follow(
     clock: Clock | None = None,
     heard: Heard | None = None,
     on_state: Callable[[FollowState], None] | None = None,
-    on_failure: Callable[[StoreError], None] | None = None,
+    on_failure: Callable[[MillstreamError], None] | None = None,
 ) -> None:
     """Follow a store until `stop`; a last step then stores all commits up to now.
 
@@ -291,7 +292,7 @@ def follow(
         while not stop.wait(interval_s):
             try:
                 report(follower.step())
-            except StoreError as error:
+            except (StoreError, Overloaded) as error:
                 if on_failure is not None:
                     on_failure(error)
         report(follower.step())

@@ -72,9 +72,14 @@ def chain_folder(point: BackupPoint) -> str:
 
 
 def list_chain(objects: BackupObjects, point: BackupPoint) -> list[SegmentName]:
-    """Return the segments of a point, in order, up to the first gap."""
-    segments = sorted(map(_parsed, objects.names(chain_folder(point))), key=lambda one: one.number)
-    return [one for number, one in enumerate(segments) if one.number == number]
+    """Return the segments of a point, in order, up to the first gap.
+
+    If a put failed after the segment was stored, the next put stored a longer segment under the same
+    number. The longer segment counts.
+    """
+    segments = sorted(map(_parsed, objects.names(chain_folder(point))))
+    by_number = {segment.number: segment for segment in segments}
+    return [one for number, one in enumerate(by_number.values()) if one.number == number]
 
 
 def _parsed(name: str) -> SegmentName:

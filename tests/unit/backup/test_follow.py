@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import cast
 
@@ -15,6 +15,7 @@ import millstream
 from millstream import doctor
 from millstream.backup import follow as backup_follow
 from millstream.backup.follow import StoreFollower, following
+from millstream.backup.objects import FolderObjects
 from millstream.backup.place import BackupPlace
 from millstream.backup.replay import RestoreMoment
 from millstream.backup.restore import restore
@@ -25,7 +26,7 @@ from millstream.engine.open import open_engine
 from millstream.engine.sqlite import wal_follower
 from millstream.engine.sqlite.engine import SqliteEngine
 from millstream.engine.sqlite.options import SqliteOptions
-from millstream.errors import CorruptionError, InvalidInput, StoreError
+from millstream.errors import CannotOpen, CorruptionError, InvalidInput, StoreError
 from millstream.testing import Probe, SimulatedClock
 
 SMALL = SqliteOptions(wal_bytes_checkpoint=1 << 15, wal_bytes_left=1 << 14, wal_bytes_reset=1 << 17)
@@ -245,6 +246,50 @@ def test_a_place_that_fails_gets_the_commits_later(
         follower.step()
     assert len(BackupPlace(place).points()) == 2
     check_all(writer, place, tmp_path, since=since - 1)
+
+
+def test_a_segment_whose_put_failed_after_it_was_stored_breaks_no_chain(
+    writer: Writer, path: Path, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(objects: FolderObjects) -> None:
+        raise CannotOpen("the folder cannot be synced")
+
+    with followed(path, place) as follower:
+        follower.step()
+        since = follower.state.seq if follower.state else 0
+        writer.write(2)
+        with monkeypatch.context() as patch:
+            patch.setattr(FolderObjects, "sync", fail)
+            with pytest.raises(CannotOpen):
+                follower.step()
+        writer.write()
+        follower.step()
+        writer.write()
+        newest = follower.step().seq
+    assert len(list((place / "segments").rglob("000000000-*"))) == 2
+    assert restore(place, tmp_path / "newest.db").seq == newest
+    check_all(writer, place, tmp_path, since=since)
+
+
+def test_a_log_that_cannot_be_restarted_loses_no_frame(
+    path: Path, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wal_follower, "RESTART_BYTES", 1 << 14)
+    with (
+        millstream.open(path) as ms,
+        closing(open_engine(path, mode="r", options=SqliteOptions(busy_timeout_ms=1))) as engine,
+        following(cast(SqliteEngine, engine), BackupPlace(place)) as follower,
+    ):
+        writer = Writer(ms)
+        since = follower.step().seq
+        writer.write(8)
+        with closing(apsw.Connection(str(path))) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(CannotOpen, match="locked"):
+                follower.step()
+        writer.write()
+        follower.step()
+    check_all(writer, place, tmp_path, since=since)
 
 
 def test_a_damaged_segment_ends_what_can_be_restored(

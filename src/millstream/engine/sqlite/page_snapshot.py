@@ -82,7 +82,7 @@ class PageSnapshot:
         self, reader: SqliteReader, connect: Callable[[], apsw.Connection], place: str
     ) -> None:
         """Fix the snapshot of a reader in a transaction; `connect` opens a connection."""
-        self._reader, self.connect, self._place = reader, connect, place
+        self._reader, self.connect, self.place = reader, connect, place
         self._connection = reader.connection
         observer = connect()
         try:
@@ -105,7 +105,7 @@ class PageSnapshot:
             self._reader.end()
             self._reader.begin()
         raise Overloaded(
-            f"{self._place}: other processes commit without a pause, so that no backup can begin; try "
+            f"{self.place}: other processes commit without a pause, so that no backup can begin; try "
             "again"
         )
 
@@ -150,7 +150,7 @@ class PageSnapshot:
             number = at // self.page_bytes + 1
             is_complete, page = self._connection.read("main", _FILE, at, self.page_bytes)
             if not is_complete and number not in framed:
-                raise damaged(self._place, f"the file was cut: page {number:,} is missing")
+                raise damaged(self.place, f"the file was cut: page {number:,} is missing")
             pieces.append(page)
         return b"".join(pieces)
 

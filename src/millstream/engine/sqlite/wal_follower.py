@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import apsw
 
-from millstream.engine.sqlite.file import close_connection
+from millstream.engine.sqlite.file import close_connection, explained
 from millstream.engine.sqlite.page_snapshot import PageSnapshot, WalPosition, wal_position
 from millstream.engine.sqlite.rows import SqliteReader
 from millstream.engine.sqlite.wal import HEADER_BYTES, step_bytes
@@ -62,6 +62,9 @@ class WalFollower:
         Raises `WalGap` if the WAL no longer has the frames behind that position.
         """
         self._step = step_bytes(pages.page_bytes)
+        self._place = pages.place
+        self._pieces: list[WalPiece] = []
+        """Copied frames that `copy` has not returned, because it failed afterwards."""
         self.position = pages.position if position is None else position
         """The end of the copied frames."""
         if self.position.header != pages.position.header or (
@@ -104,14 +107,22 @@ class WalFollower:
     def copy(self) -> list[WalPiece]:
         """Return all frames behind the position, and renew the transaction at the new position.
 
-        Raises `WalGap` if frames are missing.
+        Raises `WalGap` if frames are missing. After another error, the next call returns the frames.
         """
-        position = self._renew(self._next_reader)
-        pieces = self._copied(position)
-        self._reader.end()
-        self._reader, self._next_reader = self._next_reader, self._reader
-        if position.frames * self._step >= RESTART_BYTES:
-            pieces += self._restart()
+        try:
+            position = self._renew(self._next_reader)
+            try:
+                self._pieces += self._copied(position)
+            except BaseException:
+                self._next_reader.end()
+                raise
+            self._reader.end()
+            self._reader, self._next_reader = self._next_reader, self._reader
+            if position.frames * self._step >= RESTART_BYTES:
+                self._restart()
+        except apsw.Error as error:
+            raise explained(error, self._place) from error
+        pieces, self._pieces = self._pieces, []
         return pieces
 
     def _renew(self, reader: SqliteReader) -> WalPosition:
@@ -131,20 +142,19 @@ class WalFollower:
         finally:
             self._turn.execute("ROLLBACK")
 
-    def _restart(self) -> list[WalPiece]:
+    def _restart(self) -> None:
         """Let the next commit restart the WAL, if no other reader needs its frames."""
         with suppress(apsw.BusyError):  # another checkpoint runs now
             self._turn.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)  # beside commits
         self._turn.execute("BEGIN IMMEDIATE")
         try:
             position = self._renew_in_turn()
-            pieces = self._copied(position)
+            self._pieces += self._copied(position)
             with suppress(apsw.BusyError):
                 self._observer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
             self._renew_in_turn()  # now the file has all frames
         finally:
             self._turn.execute("ROLLBACK")
-        return pieces
 
     def _renew_in_turn(self) -> WalPosition:
         """Exchange the transaction while no other connection can commit."""
