@@ -326,13 +326,16 @@ class Gathering(Generic[H]):
             self._wake()  # another sender may wait for an answer
 
     def _note_stored(self, head: Transmission) -> None:
-        firsts = head.answer
+        self._settle_stored(head)
+        self._flight.land()
+
+    def _settle_stored(self, transmission: Transmission) -> None:
+        firsts = transmission.answer
         assert isinstance(firsts, list)
-        for portion, first in zip(head.portions, firsts, strict=True):
+        for portion, first in zip(transmission.portions, firsts, strict=True):
             assert portion.producer is not None
             self._sequences[portion.block.lane] = portion.producer.sequence + 1
             self._settle(portion, first)
-        self._flight.land()
 
     def _decide(self, head: Transmission, error: MillstreamError, now_s: float) -> None:
         """Decide what follows from the failure of the first transmission in flight."""
@@ -389,6 +392,9 @@ class Gathering(Generic[H]):
         self._is_closing = True
         self._collect()
         for transmission in self._flight.end():
+            if isinstance(transmission.answer, list):  # stored, behind one that got no answer
+                self._settle_stored(transmission)
+                continue
             outcome = error_in_flight(transmission, error, unsent_error)
             for portion in transmission.portions:
                 self._settle(portion, outcome)

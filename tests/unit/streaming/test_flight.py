@@ -127,6 +127,15 @@ def test_a_second_that_was_stored_proves_that_the_first_was(flying: Flying) -> N
     assert (flying.first_handle.result(), flying.second_handle.result()) == (1, 2)
 
 
+def test_a_second_that_was_stored_keeps_its_offset_if_the_producer_ends(flying: Flying) -> None:
+    flying.gathering.failed(flying.first, OutcomeUnknown("lost"), now_s=0.0)
+    flying.gathering.stored(flying.second, [2])
+    flying.gathering.rested()
+    flying.gathering.failed(flying.launched(), Overloaded("away"), now_s=RETRY_S)
+    assert isinstance(error_of(flying.first_handle), OutcomeUnknown)
+    assert flying.second_handle.result() == 2
+
+
 def test_two_lost_answers_leave_both_outcomes_unknown(flying: Flying) -> None:
     flying.gathering.failed(flying.first, OutcomeUnknown("lost"), now_s=0.0)
     flying.gathering.failed(flying.second, OutcomeUnknown("lost"), now_s=0.0)
