@@ -146,7 +146,7 @@ class PrefetchingConsumer(ABC, Generic[T]):
             yield message
             if not loop.is_current:
                 raise self._misused()
-            if auto_ack and machine.ack_unknown(message):
+            if auto_ack and machine.ack_held(message):
                 self._wake()
 
     async def flush(self) -> None:

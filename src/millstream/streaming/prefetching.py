@@ -165,6 +165,10 @@ class Prefetching(Generic[T]):
             raise KeyError(key)
         return self._note_ack(message, result)
 
+    def ack_held(self, message: T) -> bool:
+        """Note an acknowledgement unless the message was ended before, as `ack` does."""
+        return id(message) in self._held and self._note_ack(message, None)
+
     def ack_unknown(self, message: T, result: bytes | None = None) -> bool:
         """Note an acknowledgement of a message that may not be held: the store decides about it."""
         return not self._is_ended(message) and self._note_ack(message, result)

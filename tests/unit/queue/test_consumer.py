@@ -159,12 +159,15 @@ def test_auto_ack_acknowledges_when_the_loop_asks_for_the_next_message(jobs: Que
     assert counts(jobs) == (2, 0, 1, 0)
 
 
-def test_auto_ack_leaves_failed_messages_alone(jobs: Queue) -> None:
+@pytest.mark.parametrize("is_sent", [False, True])
+def test_auto_ack_leaves_failed_messages_alone(jobs: Queue, is_sent: bool) -> None:
     jobs.put_many(["good", "bad", "good"])
     with jobs.consumer(auto_ack=True, timeout=0) as consumer:
         for message in consumer:
             if message.text == "bad":
                 consumer.fail(message)
+                if is_sent:
+                    consumer.flush()
         consumer.flush()
     info = jobs.info()
     assert (info.done, info.failed, info.available) == (2, 1, 0)
