@@ -11,10 +11,13 @@ from contextlib import ExitStack
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import millstream
+from millstream.errors import Overloaded
+from millstream.testing import Probe
 
 from . import consumer
 from .conftest import counts
@@ -30,6 +33,33 @@ def seed() -> int:
     chosen = int(os.environ["MILLSTREAM_SEED"])
     print(f"replay with MILLSTREAM_SEED={chosen}")  # shown by pytest if the test fails
     return chosen
+
+
+def test_a_pop_that_is_refused_after_its_first_commit_returns_what_it_took(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "shared.db"
+    with millstream.open(path) as ms, millstream.open(path) as other:
+        queue, others_queue = ms.create_queue("jobs"), other.queue("jobs")
+        queue.put_many(range(10))
+        queue.ack(queue.claim(3))
+        others_queue.ack(others_queue.claim(5))  # this handle still expects seven messages
+        store, commits = Probe(ms).store, list[Any]()
+        run = store.run
+
+        def commit_once(operation: Any) -> Any:
+            commits.append(operation)
+            if len(commits) > 1:
+                raise Overloaded("too many operations wait")
+            return run(operation)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "run", commit_once)
+            assert [message.json() for message in queue.pop(5)] == [8, 9]
+            assert len(commits) > 1
+            with pytest.raises(Overloaded):
+                queue.pop()
+        assert counts(queue) == {"done": 10}
 
 
 def test_two_processes_share_a_queue(tmp_path: Path, seed: int) -> None:

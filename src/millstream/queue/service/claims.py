@@ -12,7 +12,7 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
-from millstream.errors import WriteFailed
+from millstream.errors import MillstreamError, WriteFailed
 from millstream.log.model.names import check_integer
 from millstream.queue import commands as c
 from millstream.queue.model.grants import Grant, Granted, Routed
@@ -72,10 +72,11 @@ def claim_now(
     claimed = _Claimed(read_grants(store, query.queue, grants) if grants else [], bool(grants))
     try:
         _claim_in_rounds(store, query, claimed)
-    except WriteFailed:
-        if not claimed.has_begun:
+    except MillstreamError as error:
+        is_done = claimed.has_begun and isinstance(error, WriteFailed)
+        if not (claimed.lots or is_done):
             raise
-        claimed.remaining = 0
+        claimed.remaining = 0  # popped messages are gone if the caller does not get them
     return claimed.lots, claimed.remaining
 
 
