@@ -72,7 +72,13 @@ class JobCrew:
 
     def _give_up(self, run: JobAttempt) -> None:
         if self._threads.drop(run.message):
-            following = self._report(self._runner.overdue(run, self._execute))
+            try:
+                outcome = self._runner.overdue(run, self._execute)
+            except (
+                Exception
+            ) as error:  # of the store or a hook: the shift decides, as for a handler
+                outcome = Handled(run.message, error)
+            following = self._report(outcome)
             if following is not None:
                 self.begin(following)
 

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 import millstream
-from millstream import JobContext, JobFailed, Jobs
+from millstream import JobContext, JobFailed, JobFinished, Jobs
 from millstream.errors import InvalidInput
 from millstream.jobs.shares import shares_of
 
@@ -224,6 +224,28 @@ def test_an_attempt_over_its_timeout_fails(jobs: Jobs, is_async: bool) -> None:
         released.set()
     with pytest.raises(JobFailed, match=r"took longer than 0\.05 s"):
         job.result(timeout=5)
+
+
+def test_an_error_while_an_attempt_is_given_up_leaves_the_worker_whole(jobs: Jobs) -> None:
+    released, reports = threading.Event(), list[Any]()
+
+    @jobs.task(name="slow", timeout=0.05, max_attempts=2, backoff=0)
+    def slow() -> None:
+        released.wait()
+
+    def note(report: Any) -> None:
+        if isinstance(report, JobFinished):
+            reports.append(report)
+            if len(reports) == 1:
+                raise RuntimeError("the hook failed")
+
+    job = slow.put()
+    try:
+        jobs.worker(on_job=note).run(drain=True)
+    finally:
+        released.set()
+    assert len(reports) > 1
+    assert job.state() == "failed"
 
 
 def test_a_worker_leaves_jobs_of_unknown_tasks_waiting(
