@@ -277,16 +277,20 @@ class LoopClient:
 class LoopRequest(PendingRequest):
     """A request of a coroutine in the client's event loop."""
 
-    __slots__ = ("_unwanted", "future")
+    __slots__ = ("_late", "_unwanted", "future")
 
     def __init__(self, command: Any) -> None:
         super().__init__(command)
         self.future: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()
+        self._late: Raw | None = None
+        """An answer that came after the cancel, before the caller's turn to refuse it."""
         self._unwanted: Callable[[Raw], None] | None = None
 
     def refuse(self, unwanted: Callable[[Raw], None]) -> None:
         """Pass the answer to `unwanted`, now or when it comes: the caller was cancelled."""
-        if self.future.cancelled():
+        if self._late is not None:
+            unwanted(self._late)
+        elif self.future.cancelled():
             self._unwanted = unwanted
         elif self.future.exception() is None:
             unwanted(self.future.result())
@@ -298,8 +302,12 @@ class LoopRequest(PendingRequest):
     def settle(self, outcome: Raw | MillstreamError) -> None:
         """Hand over the answer, unless the caller has stopped waiting."""
         if self.future.done():
-            if self._unwanted is not None and not isinstance(outcome, MillstreamError):
+            if isinstance(outcome, MillstreamError):
+                pass
+            elif self._unwanted is not None:
                 self._unwanted(outcome)
+            elif self.future.cancelled():
+                self._late = outcome
         elif isinstance(outcome, MillstreamError):
             self.future.set_exception(outcome)
         else:

@@ -8,11 +8,14 @@ import threading
 from pathlib import Path
 
 import pytest
+from msgspec import Raw
 
 import millstream
 from millstream import Producer, aio
 from millstream.clock import SystemClock
-from millstream.errors import Closed, InvalidInput, NotFound, TooLarge
+from millstream.errors import Closed, InvalidInput, MillstreamError, NotFound, TooLarge
+from millstream.queue.commands import ClaimMessages
+from millstream.remote.loop_client import LoopRequest
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
 from millstream.testing import Probe
@@ -199,6 +202,27 @@ def test_another_event_loop_is_refused(server: Serving) -> None:
         asyncio.run(ms.log("a").end_offset())
     loop.run_until_complete(ms.close())
     loop.close()
+
+
+async def test_a_cancel_in_the_turn_of_the_answer_gives_the_messages_back(
+    server: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settle = LoopRequest.settle
+    claims: list[asyncio.Task[object]] = []
+
+    def cancelled_before(request: LoopRequest, outcome: Raw | MillstreamError) -> None:
+        if claims and isinstance(request.command, ClaimMessages):
+            claims.pop().cancel()
+        settle(request, outcome)
+
+    monkeypatch.setattr(LoopRequest, "settle", cancelled_before)
+    async with await aio.open(server.url) as ms:
+        queue = await ms.create_queue("q", lease=3600)
+        await queue.put(b"a")
+        claims.append(claim := asyncio.create_task(queue.claim()))
+        with pytest.raises(asyncio.CancelledError):
+            await claim
+        assert [message.value for message in await queue.claim(wait=10)] == [b"a"]
 
 
 @pytest.mark.parametrize("waits", [True, False])
