@@ -7,12 +7,18 @@ from functools import partial
 from typing import Any
 
 from millstream.aio.background_run import BackgroundRun
-from millstream.aio.job_schedules import JobSchedules
+from millstream.aio.job_schedules import PAUSE_S, JobSchedules
 from millstream.aio.job_store import JobStore
 from millstream.aio.queue import Queue
 from millstream.aio.worker import Worker
-from millstream.aio.worker_runtime import SideCall, idle_wait_s, make_job_crew, work_through
-from millstream.errors import Denied
+from millstream.aio.worker_runtime import (
+    Bell,
+    SideCall,
+    idle_wait_s,
+    make_job_crew,
+    work_through,
+)
+from millstream.errors import Denied, MillstreamError
 from millstream.jobs.chore_steps import chore_steps
 from millstream.jobs.chores import CHORES, make_chores
 from millstream.jobs.driving import drive_async
@@ -23,6 +29,7 @@ from millstream.numbers import checked_numbers
 from millstream.queue.model.message import Message
 from millstream.record import Seconds
 from millstream.worker.effects import Complain
+from millstream.worker.endurance import may_pass
 from millstream.worker.options import WorkerOptions
 from millstream.worker.stats import WorkerStats
 
@@ -130,8 +137,15 @@ class JobWorker(BackgroundRun):
     async def _watch_cancels(self, queue: Queue, runner: Runner) -> None:
         """Ask running jobs of a queue to end when they are cancelled, until the worker ends."""
         request_count, wait_s = 0, idle_wait_s(queue.session)
+        bell = Bell()  # nobody rings: it measures the pause after a failure
         while not self._is_done:
-            requests = await queue.wait_cancels(request_count, timeout=wait_s)
+            try:
+                requests = await queue.wait_cancels(request_count, timeout=wait_s)
+            except MillstreamError as error:
+                if not may_pass(error):
+                    raise
+                await bell.wait(PAUSE_S)
+                continue
             if requests is not None:
                 request_count = requests.total
                 runner.cancel(requests.claims)

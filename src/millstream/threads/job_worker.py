@@ -8,7 +8,7 @@ from collections import Counter
 from functools import partial
 from typing import Any
 
-from millstream.errors import Denied
+from millstream.errors import Denied, MillstreamError
 from millstream.jobs.chore_steps import chore_steps
 from millstream.jobs.chores import CHORES, make_chores
 from millstream.jobs.driving import drive
@@ -19,12 +19,19 @@ from millstream.numbers import checked_numbers
 from millstream.queue.model.message import Message
 from millstream.record import Seconds
 from millstream.threads.background_run import BackgroundRun
-from millstream.threads.job_schedules import JobSchedules
+from millstream.threads.job_schedules import PAUSE_S, JobSchedules
 from millstream.threads.job_store import JobStore
 from millstream.threads.queue import Queue
 from millstream.threads.worker import Worker
-from millstream.threads.worker_runtime import SideCall, idle_wait_s, make_job_crew, work_through
+from millstream.threads.worker_runtime import (
+    Bell,
+    SideCall,
+    idle_wait_s,
+    make_job_crew,
+    work_through,
+)
 from millstream.worker.effects import Complain
+from millstream.worker.endurance import may_pass
 from millstream.worker.options import WorkerOptions
 from millstream.worker.stats import WorkerStats
 
@@ -130,8 +137,15 @@ class JobWorker(BackgroundRun):
     def _watch_cancels(self, queue: Queue, runner: Runner) -> None:
         """Ask running jobs of a queue to end when they are cancelled, until the worker ends."""
         request_count, wait_s = 0, idle_wait_s(queue.session)
+        bell = Bell()  # nobody rings: it measures the pause after a failure
         while not self._is_done:
-            requests = queue.wait_cancels(request_count, timeout=wait_s)
+            try:
+                requests = queue.wait_cancels(request_count, timeout=wait_s)
+            except MillstreamError as error:
+                if not may_pass(error):
+                    raise
+                bell.wait(PAUSE_S)
+                continue
             if requests is not None:
                 request_count = requests.total
                 runner.cancel(requests.claims)

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from millstream import JobCancelled, JobCancelling, JobContext, JobFinished, JobProgress, Jobs
-from millstream.errors import InvalidInput
+from millstream.errors import CannotOpen, InvalidInput
+from millstream.threads import job_worker
+from millstream.threads.queue import Queue
 
 pytestmark = pytest.mark.embedded
 
@@ -108,6 +110,35 @@ def test_a_job_that_ends_well_after_a_cancel_is_done(jobs: Jobs) -> None:
         assert job.cancel()
         assert job.result(timeout=10) == 7
     assert not job.cancel()
+
+
+def test_a_worker_hears_of_cancels_after_its_store_was_away(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait_cancels, was_away, started = Queue.wait_cancels, threading.Event(), threading.Event()
+
+    def away_once(queue: Queue, seen: int = 0, **options: Any) -> Any:
+        if not was_away.is_set():
+            was_away.set()
+            raise CannotOpen("the server is away", again=True)
+        return wait_cancels(queue, seen, **options)
+
+    @jobs.task(name="waits")
+    def waits(ctx: JobContext) -> None:
+        started.set()
+        while not ctx.cancelled:
+            threading.Event().wait(0.01)
+        raise InterruptedError
+
+    monkeypatch.setattr(Queue, "wait_cancels", away_once)
+    monkeypatch.setattr(job_worker, "PAUSE_S", 0.01)
+    job = waits.put()
+    with jobs.worker():
+        assert started.wait(10)
+        assert was_away.wait(10)
+        assert job.cancel()
+        with pytest.raises(JobCancelled):
+            job.result(timeout=10)
 
 
 def test_jobs_that_match_a_filter_are_cancelled(jobs: Jobs) -> None:

@@ -240,6 +240,7 @@ def test_an_error_while_an_attempt_is_given_up_leaves_the_worker_whole(jobs: Job
                 raise RuntimeError("the hook failed")
 
     job = slow.put()
+    jobs.opened().queue("jobs").alter(backoff=0)
     try:
         jobs.worker(on_job=note).run(drain=True)
     finally:
