@@ -25,15 +25,22 @@ from millstream.bench.measure import PAYLOAD_BYTES, ReportRow, StepMeter, second
 from millstream.bench.served import Bench
 from millstream.bench.sqs_load import Ask, SqsAddress, ask_once, load
 from millstream.bench.suite import Suite
+from millstream.threads.queue import Queue
 
 BATCH = 10
 CONNECTIONS = 16
-BACKLOG = 2_000
+BACKLOG = 8_000
+"""The messages that wait when a slice of receiving begins: more than a server hands out in a slice."""
+
 DEEP = 200_000
 GROUPS = 10_000
+FILLED_AT_ONCE = 1_000
+ROUTED_S_MAX = 60.0
+"""How long to wait at most until the messages of the deep queue are routed."""
+
 SLICE_S = 0.5
-FILL_S = 3.0
-"""How long the backlog of a server is filled at most: moto is slow."""
+FILL_S = 0.5
+"""How long the backlog of a server is filled at most: peers are slow, and hand out less in a slice."""
 
 START_S = 30.0
 TIMES_MOTO = 10.0
@@ -92,17 +99,7 @@ def sqs_fifo_deep(bench: Bench) -> ReportRow:
     """Send, receive and delete by ten on a FIFO queue: deep with half of its groups blocked, and empty."""
     deep, empty = (_fifo_queue(bench, name) for name in ("deep.fifo", "empty.fifo"))
     with millstream.open(bench.url) as ms:
-        queue = ms.queue("deep.fifo")
-        for first in range(0, DEEP, 1_000):
-            headers = [
-                _fifo_headers(number % GROUPS, number) for number in range(first, first + 1_000)
-            ]
-            queue.put_many([body_text().encode() for _ in headers], headers=headers)
-        blocked = 0
-        while blocked < GROUPS // 2:
-            claimed = queue.claim(min(500, GROUPS // 2 - blocked), lease=3_600)
-            assert claimed, "the deep queue has a message of each group"
-            blocked += len(claimed)
+        _fill_deep(ms.queue("deep.fifo"))
     numbers = iter(range(DEEP, sys.maxsize))
 
     async def step(ask: Ask, server: SqsAddress) -> int:
@@ -115,6 +112,26 @@ def sqs_fifo_deep(bench: Bench) -> ReportRow:
     )
     row = meters[0].row(beside=meters[1], batch=BATCH, details={"waiting": DEEP, "groups": GROUPS})
     return row.require_ratio(0.8)
+
+
+def _fill_deep(queue: Queue) -> None:
+    """Put the messages of a deep queue, wait until all are routed, and block half of its groups."""
+    body, began_s = body_text().encode(), seconds()
+    for first in range(0, DEEP, FILLED_AT_ONCE):
+        numbers = range(first, min(DEEP, first + FILLED_AT_ONCE))
+        headers = [_fifo_headers(number % GROUPS, number) for number in numbers]
+        queue.put_many([body] * len(headers), headers=headers)
+    unrouted = DEEP
+    while unrouted and seconds() - began_s < ROUTED_S_MAX:
+        queue.peek(1)  # routes for up to a second
+        unrouted = queue.info().unrouted
+        passed_s = seconds() - began_s
+        print(f"  {DEEP:,} put, {unrouted:,} unrouted, {passed_s:.0f} s", file=sys.stderr)
+    blocked = 0
+    while blocked < GROUPS // 2:
+        claimed = queue.claim(min(500, GROUPS // 2 - blocked), lease=3_600)
+        assert claimed, "the deep queue has a message of each group"
+        blocked += len(claimed)
 
 
 def _fifo_queue(bench: Bench, name: str) -> SqsAddress:

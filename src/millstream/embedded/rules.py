@@ -109,6 +109,7 @@ _OPERATIONS: dict[type[Operation[Any]], Callable[[WriteTransaction, Any], Any]] 
     q.PauseQueue: queues.pause,
     q.PurgeQueue: queues.purge,
     q.RedriveClaims: queues.redrive,
+    q.PutFresh: puts.put_fresh,
     q.ReplaceFailed: puts.replace_failed,
     q.FinishClaims: endings.finish,
     q.ReturnClaims: endings.give_back,

@@ -169,6 +169,8 @@ class ClaimRouted(Operation[Granted], frozen=True):
     results: list[Result] = field(default_factory=list)
     """Results of acknowledged claims; a claim without a result is not listed."""
     group_runs: bool = False
+    needs_routed: bool = False
+    """Grant nothing from an indexed queue that has unrouted records: the best may be among these."""
 
 
 class FinishClaims(Operation[list[Run]], frozen=True):
@@ -436,6 +438,20 @@ class PutReported(Procedure[PutResult], frozen=True):
     delay_ms: int | None = None
     due_ms: int | None = None
     """The wall time at which the message is due, instead of a delay."""
+
+
+class PutFresh(Operation[int | None], frozen=True):
+    """Put messages that are no repeats, in one commit; return the id of the first, and ids are
+    consecutive.
+
+    None, and nothing is done, if a message repeats another, or if the queue must route earlier messages
+    of its own logs before it can know. `PutReported` answers for each message then.
+    """
+
+    traits = Traits(needs=(on_queue("put"),))
+
+    queue: str
+    records: Single | Batch
 
 
 class FindMessage(Read[Fate], frozen=True):

@@ -35,10 +35,10 @@ def put_one(
     """Return the command that puts a message."""
     record = pack_single(value, key=key, headers=headers, timestamp=None, limits=limits)
     if priority is None and group is None and dedup is None:
-        return _command(queue, record, [], delay=delay, at=at, producer=producer)
+        return put_packed(queue, record, delay=delay, at=at, producer=producer)
     wishes = Wishes(priority, group, dedup)
     check_wishes(wishes)
-    return _command(queue, record, [wishes], delay=delay, at=at, producer=producer)
+    return put_packed(queue, record, [wishes], delay=delay, at=at, producer=producer)
 
 
 def put_batch(
@@ -60,7 +60,7 @@ def put_batch(
     if records is None:
         return None, 0
     count = records.count
-    command = _command(queue, records, wishes or [], delay=delay, at=at, producer=producer)
+    command = put_packed(queue, records, wishes or (), delay=delay, at=at, producer=producer)
     return command, count
 
 
@@ -74,10 +74,10 @@ def reported(queue: str, command: Operation[int]) -> PutReported:
     return PutReported(queue, command.records, command.wishes, command.delay_ms, command.due_ms)
 
 
-def _command(
+def put_packed(
     queue: str,
     records: Single | Batch,
-    wishes: list[Wishes],
+    wishes: Sequence[Wishes] = (),
     *,
     delay: Seconds | None = None,
     at: datetime | int | None = None,
@@ -89,7 +89,7 @@ def _command(
     if delay is None and at is None and not wishes:
         return Append(inbox_of(queue), records, producer=producer)
     delay_ms = optional_ms(delay, "delay")
-    return PutMessages(queue, records, wishes, delay_ms, due_ms_of(at), producer)
+    return PutMessages(queue, records, [*wishes], delay_ms, due_ms_of(at), producer)
 
 
 def due_ms_of(at: datetime | int | None) -> int | None:

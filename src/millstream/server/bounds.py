@@ -49,7 +49,7 @@ _CHECKED_ELSEWHERE = (
 )
 """Types with checks of their own: `check_records` for packed records, the rules for the others."""
 
-_WITH_RECORDS = (logs.Append, queues.PutMessages, queues.PutReported)
+_WITH_RECORDS = (logs.Append, queues.PutMessages, queues.PutFresh, queues.PutReported)
 
 Check = Callable[[str, Any], object]
 """Refuses a value of a field, by the field's name."""

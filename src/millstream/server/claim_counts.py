@@ -92,6 +92,7 @@ class ClaimCounts:
                 f"{self._reserved:,} are asked for; the limit is {self._claims_max:,}: "
                 "finish some first",
                 limit=self._claims_max,
+                held=len(self),
             )
         queue = command.queue
         if command.wait_ms:

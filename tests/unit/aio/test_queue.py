@@ -12,6 +12,7 @@ import pytest
 from millstream import aio
 from millstream.errors import Conflict, LeaseLost, NotFound
 from millstream.log.reading import reader, recent
+from millstream.queue.rules import grouped_lane
 from millstream.store.commit.gather import KEPT
 from millstream.testing import Probe, SimulatedClock
 
@@ -169,3 +170,51 @@ async def test_claims_of_one_commit_read_the_block_that_they_share_once(
     values = [int(message.value or b"") for some in found for message in some]
     assert sorted(values) == [*range(400, 800)]
     assert len(fetches) == 1
+
+
+@pytest.mark.parametrize("runs", [False, True])
+@pytest.mark.parametrize("passed_max", [1, 2_000])
+def test_claims_of_groups_get_all_whether_the_loop_or_a_thread_makes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: bool, passed_max: int
+) -> None:
+    monkeypatch.setattr(grouped_lane, "PASSED_MAX", passed_max)
+
+    async def main() -> None:
+        async with await aio.open(tmp_path / "store.db") as ms:
+            queue = await ms.queue("work", group_by="g", lease=60)
+            for batch in range(3):
+                values = [f"{batch}{group}" for group in "aabbcc"]
+                await queue.put_many(values, headers=[{"g": value[1]} for value in values])
+            expected = [f"{batch}{group}" for batch in range(3) for group in "aabbcc"]
+            got: list[str] = []
+            while len(got) < len(expected):
+                messages = await queue.claim(2, group_runs=runs)
+                more = await queue.claim(30, group_runs=runs)
+                claimed = [*messages, *more]
+                groups = {message.headers["g"] for message in claimed}
+                assert len(groups) == 3 or (runs and claimed)  # runs empty a group at once
+                got += [message.text for message in claimed]
+                await queue.ack(claimed)
+            assert sorted(got) == sorted(expected)
+            for group in "abc":
+                assert [text[0] for text in got if text[1] == group] == [*"001122"]
+            assert await queue.claim(5) == []
+
+            await queue.put("new", group="a")  # unrouted: the loop's claim must not overlook it
+            assert [message.text for message in await queue.claim(5)] == ["new"]
+
+    asyncio.run(main())
+
+
+def test_a_claim_of_a_queue_with_priorities_waits_for_no_routed_message_while_a_better_one_is_unrouted(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with await aio.open(tmp_path / "store.db") as ms:
+            queue = await ms.queue("work", priority_by="p", lease=60)
+            await queue.put_many(["first", "low"], headers=[{"p": 5}, {"p": 0}])
+            assert [message.text for message in await queue.claim(1)] == ["first"]
+            await queue.put("high", priority=9)
+            assert [message.text for message in await queue.claim(2)] == ["high", "low"]
+
+    asyncio.run(main())

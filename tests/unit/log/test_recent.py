@@ -333,3 +333,40 @@ def test_unfolded_singles_are_made_one_block_for_the_claims_that_follow(
     ]
     ms.fold()
     assert rows(ms, "x", 250, 299)[-1][:2] == (298, b"298")
+
+
+def test_who_reads_on_in_small_blocks_finds_the_next_ones_in_memory(ms: Millstream) -> None:
+    log = ms.log("small")
+    for first in range(0, 600, 10):
+        log.append_many([b"%d" % number for number in range(first, first + 10)])
+    ms.fold()
+    store, log_id = parts(ms, "small")
+
+    def is_at_hand(start: int) -> bool:
+        return recent.is_at_hand(store, log_id, start=start, stop=start + 10)
+
+    rows(ms, "small", 100, 110)
+    assert not is_at_hand(110)
+    assert [row[1] for row in rows(ms, "small", 110, 120)] == [b"%d" % n for n in range(110, 120)]
+    assert is_at_hand(120)
+    assert is_at_hand(110 + recent.READ_AHEAD - 10)
+    assert not is_at_hand(110 + recent.READ_AHEAD + 10)
+
+    assert [row[1] for row in scattered(ms, "small", [400, 405])] == [b"400", b"405"]
+    assert not is_at_hand(410)
+    scattered(ms, "small", [410, 415])
+    assert is_at_hand(420)
+
+
+def test_reading_ahead_stops_at_damage_and_hides_none(ms: Millstream) -> None:
+    log = ms.log("hurt")
+    for first in range(0, 60, 10):
+        log.append_many([b"%d" % number for number in range(first, first + 10)])
+    ms.fold()
+    ms.log("other").append(b"the newest commit stays unfolded")
+    _, log_id = parts(ms, "hurt")
+    Probe(ms).damage(keys.entry(log_id, 39))  # an entry is stored under its last offset
+    rows(ms, "hurt", 0, 10)
+    assert [row[1] for row in rows(ms, "hurt", 10, 20)] == [b"%d" % n for n in range(10, 20)]
+    with pytest.raises(CorruptionError):
+        rows(ms, "hurt", 30, 40)

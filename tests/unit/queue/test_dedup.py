@@ -10,8 +10,11 @@ import pytest
 
 import millstream
 from millstream import Limits, Millstream
+from millstream.embedded.rules import operation
 from millstream.errors import InvalidInput
 from millstream.format import keys
+from millstream.format.packing import pack_many
+from millstream.queue.commands import PutFresh
 from millstream.queue.rules.claims import place_routed
 from millstream.queue.service.backlog import need_facts
 from millstream.queue.service.router import route
@@ -185,6 +188,37 @@ def test_a_repeat_in_another_log_is_dropped_later(ms: Millstream) -> None:
     ms.log("l.b").append(b"b", headers={"id": "x"})
     queue.put(b"c", dedup="x")
     assert queue.claim(5) == []
+
+
+def put_fresh(ms: Millstream, *messages: tuple[bytes, str]) -> int | None:
+    values, headers = [value for value, _ in messages], [{"id": id} for _, id in messages]
+    batch = pack_many(values, keys=None, headers=headers, timestamps=None, limits=Limits())
+    assert batch is not None
+    return Probe(ms).store.run(operation(PutFresh("jobs", batch)))
+
+
+@pytest.mark.embedded
+def test_messages_without_repeats_are_put_and_placed_in_one_commit(
+    ms: Millstream, queue: Queue
+) -> None:
+    before = ms.stats()["commits"]
+    assert put_fresh(ms, (b"a", "1"), (b"b", "2")) == 0
+    assert ms.stats()["commits"] == before + 1
+    assert counts(queue) == {"available": 2}
+    assert put_fresh(ms, (b"c", "3")) == 2
+    assert values(queue.claim(5)) == [b"a", b"b", b"c"]
+
+
+@pytest.mark.embedded
+def test_of_messages_with_a_repeat_none_is_put(ms: Millstream, queue: Queue) -> None:
+    queue.put(b"unrouted", dedup="0")
+    assert put_fresh(ms, (b"a", "1")) is None
+    queue.ack(queue.claim(5))
+    assert put_fresh(ms, (b"a", "1")) == 1
+    assert put_fresh(ms, (b"b", "2"), (b"c", "1")) is None
+    assert put_fresh(ms, (b"b", "2"), (b"c", "2")) is None
+    assert values(queue.claim(5)) == [b"a"]
+    assert duplicates(queue) == 0
 
 
 def test_a_redriven_message_is_no_repeat(queue: Queue) -> None:

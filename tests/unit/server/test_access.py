@@ -100,6 +100,7 @@ TABLE: list[tuple[Any, str]] = [
     (queues.ReturnClaims("mail", []), "queue:write:mail"),
     (queues.RenewClaims("mail", []), "queue:write:mail"),
     (queues.PutMessages("mail", ONE), "queue:put:mail"),
+    (queues.PutFresh("mail", ONE), "queue:put:mail"),
     (queues.PutReported("mail", ONE), "queue:put:mail"),
     (queues.CancelMessage("mail", 1), "queue:write:mail"),
     (queues.EndMember("orders", ONE, 0, 1), "log:write:orders"),

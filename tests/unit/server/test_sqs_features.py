@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
+from msgspec.structs import replace
 
 import millstream
 from millstream.server.gateways.sqs import moves
@@ -206,9 +208,29 @@ def test_a_purge_deletes_all_and_has_a_pause(sqs: Any, clock: SimulatedClock) ->
     sqs.receive_message(QueueUrl=queue)
     sqs.purge_queue(QueueUrl=queue)
     assert counts(sqs, queue) == (0, 0, 0)
-    assert code_of(sqs.purge_queue, QueueUrl=queue).endswith("PurgeQueueInProgress")
+    with pytest.raises(ClientError, match="PurgeQueueInProgress") as caught:
+        sqs.purge_queue(QueueUrl=queue)
+    assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 400
     clock.advance(61)
     sqs.purge_queue(QueueUrl=queue)
+
+
+def test_a_receive_beyond_the_messages_in_flight_is_refused_as_aws_does(tmp_path: Path) -> None:
+    settings = replace(OPEN, claims_open_max=1)
+    with running(tmp_path / "a.db", settings) as serving:
+        sqs = sqs_of(serving)
+        standard = made(sqs, "standard")
+        fifo = made(sqs, "f.fifo", FifoQueue="true", ContentBasedDeduplication="true")
+        for body in "ab":
+            sqs.send_message(QueueUrl=standard, MessageBody=body)
+            sqs.send_message(QueueUrl=fifo, MessageBody=body, MessageGroupId=body)
+        assert bodies(sqs, standard) == ["a"]
+        assert code_of(sqs.receive_message, QueueUrl=standard) == "OverLimit"
+        assert bodies(sqs, fifo) == []
+
+
+def test_a_token_of_no_page_is_refused(sqs: Any) -> None:
+    assert code_of(sqs.list_queues, NextToken="%%%") == "InvalidParameterValue"
 
 
 def test_tags_permissions_and_attributes(sqs: Any) -> None:

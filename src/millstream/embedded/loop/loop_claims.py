@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from millstream.embedded.loop.claim_loop import ClientTurns, Loop, Returns, TakesLots, Turn
 from millstream.embedded.loop.loop_lines import LoopLines
 from millstream.errors import WriteFailed
-from millstream.queue.commands import ClaimMessages
+from millstream.queue.commands import ClaimMessages, ClaimRouted
 from millstream.queue.model.grants import Grant, Granted
 from millstream.queue.model.message import Lot
 from millstream.queue.service import claims
@@ -71,7 +71,7 @@ class Claims:
                 done(granted)
                 return
             try:
-                lots = self._read_here(command, granted, routed_here=routed_here)
+                lots = self._read_here(command, granted, routed, routed_here=routed_here)
             except Exception as error:
                 done(error)
                 return
@@ -137,20 +137,21 @@ class Claims:
         granted = await self._loop.commit(
             routed, lambda granted: self.returns.give_back_grants(command, granted.grants)
         )
-        lots = self._read_here(command, granted, routed_here=routed_here)
+        lots = self._read_here(command, granted, routed, routed_here=routed_here)
         if lots:
             return lots, granted.remaining
         return await self._claim_rest(command, (granted, routed_here), lots, turns)
 
     def _read_here(
-        self, command: ClaimMessages, granted: Granted, *, routed_here: bool
+        self, command: ClaimMessages, granted: Granted, routed: ClaimRouted, *, routed_here: bool
     ) -> list[Lot] | None:
         """Return the claimed messages, if they are enough and in memory; else None."""
         store, grants = self._store, granted.grants
         claims.note_ahead(store, command.queue, granted)
         if _is_short(command, granted, routed_here=routed_here):
             return None
-        is_recent = granted.is_fully_routed or (routed_here and not granted.is_overtaken)
+        is_recent = granted.is_fully_routed and not routed.needs_routed
+        is_recent = is_recent or (routed_here and not granted.is_overtaken)
         is_little = is_recent and 0 < granted.count <= READ_HERE
         if is_little or are_at_hand(store, grants):
             return read_grants(store, command.queue, grants)

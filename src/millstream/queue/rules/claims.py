@@ -27,6 +27,7 @@ from millstream.queue.rules.lookup import find_queue, of_queue
 from millstream.queue.rules.notes import check_results, write_results
 from millstream.queue.rules.placement import place
 from millstream.queue.rules.selection import Selection
+from millstream.queue.rules.sources import facts_of, has_patterns
 from millstream.queue.rules.stride import stride, stride_together
 from millstream.store.commit.transaction import WriteTransaction
 
@@ -120,7 +121,9 @@ def claim(tx: WriteTransaction, command: c.ClaimRouted) -> Granted:
         place(ledger, command.routed)
     expired = expire(ledger)
     queue = ledger.queue
-    is_overtaken = ledger.is_overtaken and queue.spec.indexed
+    is_fully_routed = command.needs_routed and _is_fully_routed(tx, queue)
+    is_unrouted = command.needs_routed and not is_fully_routed
+    is_overtaken = (ledger.is_overtaken or is_unrouted) and queue.spec.indexed
     chosen = Selection(queue)
     grants = [] if is_overtaken else _claim(ledger, command, chosen)
     ledger.close()
@@ -132,7 +135,16 @@ def claim(tx: WriteTransaction, command: c.ClaimRouted) -> Granted:
         _left(tx, queue),
         is_overtaken=is_overtaken,
         is_cut_short=chosen.is_cut_short,
+        is_fully_routed=is_fully_routed and not chosen.is_cut_short,
     )
+
+
+def _is_fully_routed(tx: WriteTransaction, queue: QueueState) -> bool:
+    """Return whether a queue has routed all records; False if only a reader may look at its logs."""
+    if has_patterns(queue.spec):
+        return False
+    facts = facts_of(tx.view, queue.name)
+    return facts is not None and not facts.sources
 
 
 def _left(tx: WriteTransaction, queue: QueueState) -> int:

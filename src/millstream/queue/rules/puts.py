@@ -133,6 +133,22 @@ def put_reported(tx: WriteTransaction, command: c.PutReported) -> PutResult | No
     return PutResult(id=_id_of(ledger, original), repeated=True)
 
 
+def put_fresh(tx: WriteTransaction, command: c.PutFresh) -> int | None:
+    """Put messages of which none is a repeat; None if one is, or if earlier messages must be routed."""
+    ledger = Ledger(tx, command.queue)
+    queue, spec = ledger.queue, ledger.queue.spec
+    if not all(_is_routed(ledger, log) for log in own_logs(command.queue)):
+        return None
+    if spec.dedup_by:
+        digests = [mark_of(spec, *label).digest for label in labels_of(command.records)]
+        known, repeats = [digest for digest in digests if digest], Repeats(tx, queue)
+        if len({*known}) < len(known):
+            return None
+        if any(repeats.original(digest, tx.wall_ms) is not None for digest in known):
+            return None
+    return _put_and_place(ledger, command.records, c.PutMessages(command.queue, command.records))
+
+
 def _addressed_records(
     queue: QueueState, records: PackedRecords, wishes: list[Wishes], limits: Limits
 ) -> PackedRecords:

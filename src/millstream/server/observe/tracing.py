@@ -26,6 +26,7 @@ from millstream.log.commands import Append
 from millstream.queue.commands import (
     ClaimMessages,
     FinishClaims,
+    PutFresh,
     PutMessages,
     PutReported,
     Run,
@@ -73,7 +74,7 @@ def traceparent_of(scope: Mapping[str, Any]) -> str | None:
 
 def traced(command: Command[Any], traceparent: str, limits: Limits) -> Command[Any]:
     """Return a command whose records carry a trace; a trace set by the publisher stays."""
-    if isinstance(command, Append | PutMessages | PutReported):
+    if isinstance(command, Append | PutMessages | PutFresh | PutReported):
         records = add_header(command.records, HEADER, traceparent, limits)
         return replace(command, records=records)
     if isinstance(command, Transact):
@@ -188,7 +189,7 @@ def _published_to(command: Command[Any]) -> str | None:
     for step in _steps(command):
         if isinstance(step, Append):
             return step.log.removeprefix(INBOX)
-        if isinstance(step, PutMessages | PutReported):
+        if isinstance(step, PutMessages | PutFresh | PutReported):
             return step.queue
     return None
 

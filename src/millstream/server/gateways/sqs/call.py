@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeVar
+
+from msgspec import Struct
 
 from millstream.command import Command
 from millstream.errors import NotFound
@@ -15,8 +16,7 @@ from millstream.server.gateways.sqs.names import HomePlace, QueueName, queue_of_
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class SqsCall:
+class SqsCall(Struct, frozen=True):
     """One request; the actions get it."""
 
     client: SqsClient

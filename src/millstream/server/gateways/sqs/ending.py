@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from millstream.errors import LeaseLost, MillstreamError
-from millstream.queue.commands import CancelMessage, FinishClaims, RenewClaims
+from millstream.queue.commands import CancelMessage, FinishClaims, RenewClaims, Run
 from millstream.server.gateways.sqs import shapes
 from millstream.server.gateways.sqs.batches import check_batch, of_entries
 from millstream.server.gateways.sqs.call import SqsCall
@@ -89,13 +89,28 @@ async def _delete(call: SqsCall, queue: KnownQueue, receipts: list[Receipt]) -> 
     """Acknowledge claims; return the claims whose lease ended. On a standard queue their messages are
     deleted as well, unless a consumer has them now.
     """
-    runs = [(receipt.claim_id, 1, receipt.attempt) for receipt in receipts]
+    runs = _runs(receipts)
     lost_runs = await call.execute(FinishClaims(queue.stored, runs, "ack", each=True))
     lost = {first + place for first, count, _ in lost_runs for place in range(count)}
     if not queue.name.is_fifo:
         for claim_id in lost:
             await call.execute(CancelMessage(queue.stored, None, claim_id))
     return lost
+
+
+def _runs(receipts: list[Receipt]) -> list[Run]:
+    """Return claims as runs; neighbours, as one receive returns them, are one run."""
+    runs: list[Run] = []
+    first = behind = attempt = -1
+    for receipt in sorted(receipts):
+        if receipt.claim_id == behind and receipt.attempt == attempt:
+            behind += 1
+            runs[-1] = first, behind - first, attempt
+        else:
+            first, attempt = receipt.claim_id, receipt.attempt
+            behind = first + 1
+            runs.append((first, 1, attempt))
+    return runs
 
 
 async def _check_deleted(call: SqsCall, queue: KnownQueue, receipt: Receipt, handle: str) -> None:

@@ -39,6 +39,10 @@ _QUERY_CODES = {
 """The code of the Query protocol, where it is not the name of the shape."""
 
 
+_ALWAYS_400 = frozenset({"OverLimit", "PurgeQueueInProgress"})
+"""Errors whose status in the JSON protocol is 400, and 403 in the Query protocol."""
+
+
 class SqsError(Exception):
     """A refused request. `code` is the name in the JSON protocol."""
 
@@ -52,6 +56,11 @@ class SqsError(Exception):
     def query_code(self) -> str:
         """The code in the Query protocol."""
         return _QUERY_CODES.get(self.code, self.code)
+
+    @property
+    def json_status(self) -> int:
+        """The status in the JSON protocol."""
+        return 400 if self.status == 404 or self.code in _ALWAYS_400 else self.status
 
     @property
     def is_fault_of_sender(self) -> bool:

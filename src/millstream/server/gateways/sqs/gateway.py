@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import count
 from typing import NamedTuple
 from uuid import uuid4
 
@@ -20,9 +22,9 @@ from millstream.server.gateways.sqs.actions import ACTIONS
 from millstream.server.gateways.sqs.call import SqsCall
 from millstream.server.gateways.sqs.catalog import Catalog
 from millstream.server.gateways.sqs.client import SqsClient
-from millstream.server.gateways.sqs.credentials import SqsCredentials, scope_of
+from millstream.server.gateways.sqs.credentials import Sender, SqsCredentials, sender_of
 from millstream.server.gateways.sqs.errors import SqsError, aws_error_of
-from millstream.server.gateways.sqs.names import HomePlace, is_account, is_region
+from millstream.server.gateways.sqs.names import HomePlace
 from millstream.server.gateways.sqs.protocol import ParsedRequest, SqsAnswer
 from millstream.server.gateways.sqs.sigv4 import SignedRequest
 from millstream.server.gateways.sqs.xml import SNS_NAMESPACE, SQS_NAMESPACE, STS_NAMESPACE
@@ -40,14 +42,16 @@ class SqsRequest(NamedTuple):
     path: bytes
     """The path with its percent signs, without the query."""
     query: bytes
+    head: Mapping[bytes, bytes]
+    """The first header of each name, by names in lower case."""
     headers: Headers
-    """Names in lower case, with their values."""
+    """All headers; a signature may cover repeated ones."""
     body: bytes
     scheme: str = "http"
 
     def header(self, name: bytes) -> bytes:
         """Return the first header of a name; empty without."""
-        return next((value for each, value in self.headers if each == name), b"")
+        return self.head.get(name, b"")
 
 
 def is_sqs_path(method: str, path: bytes) -> bool:
@@ -63,15 +67,19 @@ class SqsGateway:
         self.catalog = Catalog(core, HomePlace(settings.sqs_region, settings.sqs_account))
         self.core = core
         self._credentials = SqsCredentials(core)
+        self._request_ids = f"{str(uuid4())[:24]}%012x"
+        """The form of request ids: as random as the process, and a number for each request."""
+        self._request_numbers = count(1)
 
     async def answer(self, request: SqsRequest) -> SqsAnswer:
         """Return the answer to a request; never raises for what a client has sent."""
-        request_id = str(uuid4())
+        request_id = self._request_ids % next(self._request_numbers)
         is_json = bool(request.header(b"x-amz-target"))
-        namespace = _namespace_of(request.header(b"authorization"))
+        sender = sender_of(request.header(b"authorization"))
+        namespace = _NAMESPACES.get(sender.service, SQS_NAMESPACE)
         try:
             _check_size(request)
-            client = await self._enter(request)
+            client = await self._enter(request, sender)
             try:
                 parsed = _parsed(request)  # only now: strangers make no work
                 action = ACTIONS.get(parsed.action)
@@ -79,7 +87,7 @@ class SqsGateway:
                     raise _unknown(parsed.action)
                 namespace = action.namespace
                 parameters = parsed.decode(action.shape)
-                call = self._call(client, request, request_id)
+                call = self._call(client, request, sender, request_id)
                 result = await action.run(call, parameters)
             finally:
                 self.core.admission.leave(client.principal)
@@ -102,12 +110,12 @@ class SqsGateway:
             return protocol.json_answer(result, request_id)
         return protocol.xml_answer(parsed.action, result, request_id, namespace=namespace)
 
-    async def _enter(self, request: SqsRequest) -> SqsClient:
+    async def _enter(self, request: SqsRequest, sender: Sender) -> SqsClient:
         """Let the sender of a request in by the door; the caller must let the client leave."""
         core = self.core
         try:
             credential = None
-            if core.authentication.needs_tokens or request.header(b"authorization"):
+            if await self._credentials.must_read(sender):
                 credential = await self._credentials.read(_signed(request))
             principal = await core.authentication.principal_of(credential)
             core.admission.enter(principal)
@@ -116,28 +124,31 @@ class SqsGateway:
             raise
         return SqsClient(core, principal, credential or "")
 
-    def _call(self, client: SqsClient, request: SqsRequest, request_id: str) -> SqsCall:
+    def _call(
+        self, client: SqsClient, request: SqsRequest, sender: Sender, request_id: str
+    ) -> SqsCall:
         home = self.catalog.home
-        key, region = scope_of(request.header(b"authorization"))
-        host = request.header(b"host").decode("latin-1")
-        if not _HOST.fullmatch(host):
-            host = "localhost"
         is_free = not self.core.authentication.needs_tokens
         return SqsCall(
             client=client,
             catalog=self.catalog,
-            region=region if is_region(region) else home.region,
-            account=key if is_free and is_account(key) else home.account,
-            base=f"{request.scheme}://{host}",
+            region=sender.region or home.region,
+            account=sender.account if is_free and sender.account else home.account,
+            base=_base(request.scheme, request.header(b"host")),
             path=request.path.decode("latin-1"),
             request_id=request_id,
         )
 
 
-def _namespace_of(authorization: bytes) -> str:
-    """Return the namespace of errors before the action is known: of the service in the signature."""
-    service = authorization.partition(b"/aws4_request")[0].rpartition(b"/")[2]
-    return {b"sns": SNS_NAMESPACE, b"sts": STS_NAMESPACE}.get(service, SQS_NAMESPACE)
+_NAMESPACES = {"sns": SNS_NAMESPACE, "sts": STS_NAMESPACE}
+"""The namespace of errors before the action is known, by the service in the signature."""
+
+
+@lru_cache(maxsize=1_024)
+def _base(scheme: str, host: bytes) -> str:
+    """Return the server's address as the client wrote it."""
+    name = host.decode("latin-1")
+    return f"{scheme}://{name if _HOST.fullmatch(name) else 'localhost'}"
 
 
 def _check_size(request: SqsRequest) -> None:

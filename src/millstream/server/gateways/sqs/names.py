@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from urllib.parse import unquote, urlsplit
 
 from millstream.server.gateways.sqs.errors import SqsError, invalid, no_queue
 
 FIFO = ".fifo"
 NAME_CHARS_MAX = 80
+CACHED_CHARS_MAX = 500
+"""The longest address that is kept with the queue that it names."""
+
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _FIFO_NAME = re.compile(r"[A-Za-z0-9_-]{1,75}\.fifo")
@@ -93,6 +97,13 @@ def check_queue_name(name: str) -> str:
 
 def queue_of_url(url: str, region: str) -> QueueName:
     """Return the queue that an address names; only its path counts."""
+    parse = _parse_url if len(url) <= CACHED_CHARS_MAX else _parse_url.__wrapped__
+    return parse(url, region)
+
+
+@lru_cache(maxsize=4_096)
+def _parse_url(url: str, region: str) -> QueueName:
+    """Do the work of `queue_of_url`: programs name the same few queues in each request."""
     try:
         path = urlsplit(url).path
     except ValueError:

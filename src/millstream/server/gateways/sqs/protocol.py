@@ -93,10 +93,11 @@ def json_answer(result: Mapping[str, Any] | None, request_id: str) -> SqsAnswer:
 def json_error(error: SqsError, request_id: str) -> SqsAnswer:
     """Return an error in JSON, with both codes."""
     body = _encode({"__type": f"com.amazonaws.sqs#{error.code}", "message": error.message})
-    status = 400 if error.status == 404 else error.status
     query = f"{error.query_code};{error.fault}".encode()
     return SqsAnswer(
-        status, [*_headers(JSON_TYPE, request_id, body), (b"x-amzn-query-error", query)], body
+        error.json_status,
+        [*_headers(JSON_TYPE, request_id, body), (b"x-amzn-query-error", query)],
+        body,
     )
 
 

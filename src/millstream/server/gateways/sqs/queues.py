@@ -7,6 +7,7 @@ import secrets
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error as Base64Error
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from msgspec.structs import replace
@@ -236,10 +237,13 @@ def token_of(name: str) -> str:
 
 def after_of(token: str | None) -> str:
     """Return the name behind which a page begins."""
-    try:
-        return urlsafe_b64decode(token.encode()).decode() if token else ""
-    except (Base64Error, ValueError):
-        raise invalid_value("NextToken", str(token)[:100], "Invalid NextToken.") from None
+    if not token:
+        return ""
+    with suppress(Base64Error, ValueError):
+        name = urlsafe_b64decode(token.encode()).decode()
+        if token_of(name) == token:  # the decoder skips foreign characters
+            return name
+    raise invalid_value("NextToken", token[:100], "Invalid NextToken.")
 
 
 async def get_queue_attributes(

@@ -17,6 +17,7 @@ _PACKED = Packed("!BQIQ")
 _VERSION = 1
 _DIGEST_BYTES = 9
 HANDLE_CHARS = 60
+_EMPTY = blake2b(digest_size=_DIGEST_BYTES, person=b"millstream.sqs")
 
 
 class Receipt(NamedTuple):
@@ -48,6 +49,6 @@ def receipt_of(handle: str, queue: str) -> Receipt:
 
 
 def _digest(queue: str, data: bytes) -> bytes:
-    return blake2b(
-        data + queue.encode(), digest_size=_DIGEST_BYTES, person=b"millstream.sqs"
-    ).digest()
+    digest = _EMPTY.copy()  # half the time of a new one with the same options
+    digest.update(data + queue.encode())
+    return digest.digest()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from millstream.command import Command
-from millstream.errors import LeaseLost
+from millstream.errors import LeaseLost, Overloaded
 from millstream.header import HeaderValue
 from millstream.queue.commands import ClaimMessages, FinishClaims, GetAttempts, RenewClaims
 from millstream.queue.model.message import Lot, Message, messages_of
@@ -40,9 +40,10 @@ from millstream.server.gateways.sqs.settings import READABLE, VISIBILITY_S_MAX
 
 MESSAGES_MAX = 10
 WAIT_S_MAX = 20
+_FIRST = "ApproximateFirstReceiveTimestamp"
 SYSTEM = frozenset(
     {
-        "ApproximateFirstReceiveTimestamp",
+        _FIRST,
         "ApproximateReceiveCount",
         "AWSTraceHeader",
         "DeadLetterQueueSourceArn",
@@ -77,11 +78,22 @@ async def receive_message(call: SqsCall, request: shapes.ReceiveMessageRequest) 
         if attempt and messages:
             call.catalog.attempts.keep(queue.seed, attempt, received)
     names, at_ms = request.message_attribute_names, received.at_ms
-    answers = [
-        await _described(call, queue, message, names_of_system, names, at_ms)
-        for message in received.messages
-    ]
+    answers = [_described(call, queue, message, names, at_ms) for message in received.messages]
+    if names_of_system:
+        for message, answer in zip(received.messages, answers, strict=True):
+            first_ms = at_ms
+            if message.attempt > 1 and _FIRST in names_of_system:
+                first_ms = await _first_receive_ms(call, queue, message) or at_ms
+            system = _system_attributes(call, queue, message, first_ms)
+            answer["Attributes"] = {
+                name: text for name, text in system.items() if name in names_of_system
+            }
     return {"Messages": answers} if answers else {}
+
+
+async def _first_receive_ms(call: SqsCall, queue: KnownQueue, message: Message) -> int | None:
+    tries = await call.execute(GetAttempts(queue.stored, message.claim_id))
+    return wall_ms_of(tries[0].claimed) if tries else None
 
 
 def _attempt_of(queue: KnownQueue, attempt: str | None) -> str:
@@ -144,7 +156,14 @@ async def _claim(
             [],
             group_runs=queue.name.is_fifo,
         )
-        lots: list[Lot] = await call.execute(command)
+        try:
+            lots: list[Lot] = await call.execute(command)
+        except Overloaded as error:
+            if "held" not in error.data:
+                raise
+            if queue.name.is_fifo:
+                return []  # AWS tells consumers of FIFO queues nothing about this limit
+            raise SqsError("OverLimit", error.message, 403) from None
         messages = messages_of(lots)
         retention_ms = queue.record.retention_ms
         if retention_ms is None:
@@ -159,33 +178,19 @@ async def _claim(
             return fresh
 
 
-async def _described(
-    call: SqsCall,
-    queue: KnownQueue,
-    message: Message,
-    names_of_system: frozenset[str],
-    names: list[str],
-    at_ms: int,
+def _described(
+    call: SqsCall, queue: KnownQueue, message: Message, names: list[str], at_ms: int
 ) -> dict[str, Any]:
-    """Return a received message as SQS shows it."""
+    """Return a received message as SQS shows it, without its system attributes."""
     value, headers = message.value or b"", message.headers
     receipt = Receipt(message.claim_id, message.attempt, at_ms)
     body = text_of(value)
     answer: dict[str, Any] = {
-        "MessageId": id_of(call, queue, message),
+        "MessageId": id_of(call, queue, message, headers),
         "ReceiptHandle": receipt.handle(queue.stored),
         "MD5OfBody": digest_of_value(body.encode()),
         "Body": body,
     }
-    if names_of_system:
-        first_ms = at_ms
-        if message.attempt > 1 and "ApproximateFirstReceiveTimestamp" in names_of_system:
-            tries = await call.execute(GetAttempts(queue.stored, message.claim_id))
-            first_ms = wall_ms_of(tries[0].claimed) if tries else at_ms
-        system = _system_attributes(call, queue, message, first_ms)
-        answer["Attributes"] = {
-            name: text for name, text in system.items() if name in names_of_system
-        }
     if names and headers:
         attributes = selected(attributes_of(headers), names)
         if attributes:
@@ -203,9 +208,10 @@ def text_of(value: bytes) -> str:
     return text if has_only_allowed(text) else b64encode(value).decode()
 
 
-def id_of(call: SqsCall, queue: KnownQueue, message: Message) -> str:
+def id_of(
+    call: SqsCall, queue: KnownQueue, message: Message, headers: Mapping[str, HeaderValue]
+) -> str:
     """Return the id of a message; a dead letter keeps the id that it had in its first queue."""
-    headers = message.headers
     if headers:
         stored_id = headers.get(MESSAGE_ID)
         if isinstance(stored_id, str):
@@ -231,7 +237,7 @@ def _system_attributes(
 ) -> dict[str, str]:
     headers = message.headers
     attributes = {
-        "ApproximateFirstReceiveTimestamp": str(first_ms),
+        _FIRST: str(first_ms),
         "ApproximateReceiveCount": str(message.attempt),
         "SenderId": _text(headers.get(SENDER)) or call.account,
         "SentTimestamp": str(message.timestamp),

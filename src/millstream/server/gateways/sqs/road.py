@@ -36,7 +36,7 @@ class SqsRoads:
 
     def begin_hot(self, scope: Scope, head: Head, body: bytes, cycle: HotCycle) -> None:
         """Answer a complete request by `cycle.respond`, later."""
-        request = SqsRequest(scope["raw_path"], b"", [*head.items()], body, scope["scheme"])
+        request = SqsRequest(scope["raw_path"], b"", head, [*head.items()], body, scope["scheme"])
         self._meter.requests_open.count += 1
         self._meter.received_bytes.count += len(body)
         task = asyncio.get_running_loop().create_task(self._answer_hot(request, cycle))
@@ -63,7 +63,9 @@ class SqsRoads:
         if body is None:
             return
         path = scope.get("raw_path") or b"/"
-        request = SqsRequest(path, scope["query_string"], scope["headers"], body, scope["scheme"])
+        headers = scope["headers"]
+        head = dict(reversed(headers))
+        request = SqsRequest(path, scope["query_string"], head, headers, body, scope["scheme"])
         answering = asyncio.ensure_future(self._gateway.answer(request))
         leaving = asyncio.ensure_future(_has_left(receive))
         try:

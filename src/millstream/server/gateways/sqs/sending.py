@@ -1,20 +1,22 @@
 """SendMessage and SendMessageBatch: a body becomes the value of a message, attributes its headers.
 
-A batch on a standard queue is one commit. On a FIFO queue each message is put so that the answer tells
-whether it is a repeat, because a repeat is answered with the id of the first message.
+A batch is one commit. If a batch on a FIFO queue has a repeat, each of its messages is put alone, because
+a repeat is answered with the id of the first message.
 """
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-from millstream.errors import MillstreamError
-from millstream.format.packing import pack_single
+from millstream.errors import InvalidInput, MillstreamError
+from millstream.format.packing import Batch, Single, pack_many, pack_single
 from millstream.header import HeaderValue
-from millstream.queue.commands import PutReported
-from millstream.queue.put_commands import put_batch
+from millstream.limits import Limits
+from millstream.queue.commands import PutFresh, PutReported
+from millstream.queue.put_commands import put_packed
 from millstream.server.gateways.sqs import shapes
 from millstream.server.gateways.sqs.attributes import (
     DEDUPLICATION,
@@ -188,7 +190,7 @@ async def _put(
     if not letters:
         return []
     if queue.spec.dedup_by:
-        return [await _put_reported(call, queue, letter) for letter in letters]
+        return await _put_unrepeated(call, queue, letters)
     if not queue.spec.group_by and any(GROUP in letter.headers for letter in letters):
         await call.catalog.make_fair(queue)
     by_delay: dict[int | None, list[int]] = {}
@@ -217,17 +219,8 @@ async def _put_alike(
     if not numbers:
         return
     alike = [letters[number] for number in numbers]
-    headers = [letter.headers for letter in alike] if any(e.headers for e in alike) else None
-    command, _ = put_batch(
-        queue.stored,
-        [letter.body for letter in alike],
-        keys=None,
-        headers=headers,
-        delay=alike[0].delay_s,
-        at=None,
-        limits=call.client.core.store.limits,
-    )
-    assert command is not None
+    limits, delay_s = call.client.core.store.limits, alike[0].delay_s
+    command = put_packed(queue.stored, _packed(alike, limits), delay=delay_s)
     try:
         first = await call.execute(command)
     except MillstreamError as error:
@@ -246,21 +239,47 @@ async def _put_alike(
         results[number] = _sent(queue, first + place, alike[place])
 
 
+async def _put_unrepeated(
+    call: SqsCall, queue: KnownQueue, letters: list[Letter]
+) -> list[dict[str, Any] | SqsError]:
+    """Put letters in one commit, or each alone if one may be a repeat or does not fit the schema."""
+    first = None
+    with suppress(InvalidInput):
+        records = _packed(letters, call.client.core.store.limits)
+        first = await call.execute(PutFresh(queue.stored, records))
+    if first is None:
+        return [await _put_reported(call, queue, letter) for letter in letters]
+    return [_sent(queue, first + place, letter) for place, letter in enumerate(letters)]
+
+
 async def _put_reported(
     call: SqsCall, queue: KnownQueue, letter: Letter
 ) -> dict[str, Any] | SqsError:
-    record = pack_single(
-        letter.body,
-        key=None,
-        headers=letter.headers,
-        timestamp=None,
-        limits=call.client.core.store.limits,
-    )
+    record = _packed([letter], call.client.core.store.limits)
     try:
         result = await call.execute(PutReported(queue.stored, record))
     except MillstreamError as error:
         return aws_error_of(error)
     return _sent(queue, result.id or 0, letter)
+
+
+def _packed(letters: list[Letter], limits: Limits) -> Single | Batch:
+    """Return letters as records; a single letter takes half the time of a batch of one."""
+    if len(letters) == 1:
+        letter = letters[0]
+        return pack_single(
+            letter.body, key=None, headers=letter.headers, timestamp=None, limits=limits
+        )
+    headers = [letter.headers for letter in letters]
+    batch = pack_many(
+        [letter.body for letter in letters],
+        keys=None,
+        headers=headers if any(headers) else None,
+        timestamps=None,
+        limits=limits,
+    )
+    assert batch is not None
+    return batch
 
 
 def _sent(queue: KnownQueue, put: int, letter: Letter) -> dict[str, Any]:
