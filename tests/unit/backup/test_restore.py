@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from millstream.backup.replay import RestoreMoment
 from millstream.backup.restore import restore
 from millstream.backup.run import back_up
 from millstream.backup.verify import verify
+from millstream.engine.sqlite.unfinished_file import partial_file
 from millstream.errors import CannotOpen, CorruptionError, DiskFull, InvalidInput
 from tests.unit.store.test_store_copy import fill, names_in, rows_of
 
@@ -37,6 +39,29 @@ def place(source: Path, tmp_path: Path) -> Path:
 def chunk(place: Path) -> Path:
     """A chunk of the only point: the largest object."""
     return max((place / "chunks").rglob("*"), key=lambda path: path.stat().st_size)
+
+
+def test_a_partial_file_that_another_run_removes_is_not_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run may end between the moments in which the next one opens the file and locks it."""
+    target, flock = tmp_path / "b.db", fcntl.flock
+    before = partial_file(target, ".part", shown=target, work="copy")
+    before.__enter__()
+
+    def end_first(descriptor: int, operation: int) -> None:
+        before.__exit__(None, None, None)
+        flock(descriptor, operation)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "flock", end_first)
+        with (
+            pytest.raises(CannotOpen, match="another copy"),
+            partial_file(target, ".part", shown=target, work="copy"),
+        ):
+            pass
+    with partial_file(target, ".part", shown=target, work="copy") as partial:
+        assert partial.exists()
 
 
 def test_a_store_is_replaced_only_on_request_and_kept_aside(

@@ -28,12 +28,15 @@ def partial_file(place: Path, suffix: str, *, shown: Path, work: str) -> Iterato
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+            is_ours = _is_same(partial, descriptor)  # unless a run that ends now removes it
+        except BlockingIOError:
+            is_ours = False
+        if not is_ours:
             raise CannotOpen(
                 f"another {work} to {shown} is running; wait for it, or name another file",
                 path=str(shown),
                 again=True,
-            ) from error
+            )
         _remove(partial, "-wal", "-shm", "-journal")
         os.ftruncate(descriptor, 0)
         try:
