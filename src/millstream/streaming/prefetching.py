@@ -33,7 +33,7 @@ from typing import Generic, Literal, TypeVar
 from millstream.errors import InvalidInput, LeaseLost
 from millstream.queue.model.message import Ending
 from millstream.worker.effects import Idle, Over, Renew
-from millstream.worker.endurance import Endurance, may_pass
+from millstream.worker.endurance import Endurance, is_away, may_pass
 
 T = TypeVar("T")
 
@@ -117,6 +117,7 @@ class Prefetching(Generic[T]):
         self._finishes: deque[tuple[FinishKind, T]] = deque()
         """Messages that end otherwise than by an acknowledgement."""
         self._endurance = Endurance()
+        self._absence: Exception | None = None
         self.error: Exception | None = None
         """The error that ended the consumer; `stop` sets no error."""
         self.is_stopped = False
@@ -275,6 +276,11 @@ class Prefetching(Generic[T]):
         """Whether endings wait to be sent."""
         return bool(self._acks or self._finishes)
 
+    @property
+    def absence(self) -> Exception | None:
+        """The error of an unreachable server for which endings wait."""
+        return self._absence if self.has_endings else None
+
     def pause_s(self, now_s: float) -> float:
         """Return how long to wait before the next step of a flush."""
         return max(0.0, self._again_s - now_s)
@@ -302,6 +308,7 @@ class Prefetching(Generic[T]):
     def settled(self, lost: int) -> None:
         """Note that messages are settled, except for a number of messages with a lost lease."""
         self._endurance = Endurance()
+        self._absence = None
         self._count_lost(lost)
 
     def failed(self, step: Refill[T] | Settle[T], error: Exception, *, now_s: float) -> None:
@@ -317,6 +324,7 @@ class Prefetching(Generic[T]):
             self._put_back(step.acks, step.results)
         elif self._endurance.bears(error, is_stopping=self.is_closed):
             self._again_s = now_s + AGAIN_S
+            self._absence = error if is_away(error) else None
             if step.how == "ack":
                 self._put_back(step.messages, step.results)
             elif step.how != "return":

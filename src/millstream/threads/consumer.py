@@ -152,11 +152,15 @@ class PrefetchingConsumer(ABC, Generic[T]):
                 self._wake()
 
     def flush(self) -> None:
-        """Return when all noted endings are durable; `LeaseLost` if leases were lost since the last flush."""
+        """Return when all noted endings are durable; `LeaseLost` if leases were lost since the last flush.
+
+        Raises `CannotOpen` if the server stays away for the session's `retry_for`. The endings stay
+        noted, and are sent when the server is back.
+        """
         machine = self._open_machine()
         self._send_all(machine)
-        if machine.error is not None:
-            raise machine.error
+        if (problem := machine.error or machine.absence) is not None:
+            raise problem
         with self._lock:
             lost = machine.take_lost()
         if lost:
@@ -291,14 +295,17 @@ class PrefetchingConsumer(ABC, Generic[T]):
             self._carry_out(machine, surplus)
 
     def _send_all(self, machine: Prefetching[T]) -> None:
-        """Send the endings that wait, and repeat a commit that fails for a reason that may pass."""
+        """Send the endings that wait, and repeat a commit that fails for a reason that may pass.
+
+        Give up while the server is away: the session has been patient already.
+        """
         while True:
             with self._lane:
                 with self._lock:
                     steps = machine.waiting_endings()
                 for step in steps:
                     self._carry_out(machine, step)
-            if machine.error is not None or not machine.has_endings:
+            if machine.error or machine.absence or not machine.has_endings:
                 return
             Bell().wait(machine.pause_s(self._clock.seconds()))
 

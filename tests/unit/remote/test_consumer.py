@@ -9,7 +9,7 @@ import pytest
 
 import millstream
 from millstream import aio
-from millstream.errors import MillstreamError
+from millstream.errors import CannotOpen, MillstreamError
 from millstream.server.serving import Serving, running
 from tests.unit.remote.conftest import SETTINGS
 from tests.unit.remote.proxy import Proxy, proxied
@@ -118,6 +118,21 @@ def test_a_loop_waits_for_a_server_that_is_away_longer_than_its_session_tries(
             returning.join()
             putting.join()
         assert (queue.info().done, queue.info().in_flight) == (2, 0)
+
+
+def test_a_flush_gives_up_while_the_server_is_away_and_can_be_repeated(proxy: Proxy) -> None:
+    with millstream.open(proxy.url, retry_for=0.1) as ms:
+        queue = ms.queue("jobs", lease=3600, max_attempts=3)
+        queue.put("a")
+        with queue.consumer(linger=60) as consumer:
+            consumer.ack(next(iter(consumer)))
+            proxy.takes_nobody = True
+            proxy.cut()
+            with pytest.raises(CannotOpen):
+                consumer.flush()
+            proxy.heal()
+            consumer.flush()
+            assert queue.info().done == 1
 
 
 def put_directly(proxy: Proxy) -> None:
