@@ -25,7 +25,15 @@ from millstream.log.rules.ancestry import Tail
 from millstream.log.rules.append import Appending
 from millstream.log.rules.guards import GuardedRule
 from millstream.queue import commands as q
-from millstream.queue.rules import claims, endings, gathering, limiting, partitions, puts
+from millstream.queue.rules import (
+    change_log,
+    claims,
+    endings,
+    gathering,
+    limiting,
+    partitions,
+    puts,
+)
 from millstream.queue.rules import operations as queues
 from millstream.queue.rules import schemas as queue_schemas
 from millstream.queue.service import (
@@ -83,7 +91,7 @@ _OPERATIONS: dict[type[Operation[Any]], Callable[[WriteTransaction, Any], Any]] 
     c.CreateLog: rules.create_log,
     c.CreatePartitions: partitions.create_partitions,
     c.Truncate: rules.truncate,
-    c.DeleteLog: GuardedRule(rules.delete_log, rooms.DELETE_GUARD),
+    c.DeleteLog: GuardedRule(rules.delete_log, change_log.DELETE_GUARD, rooms.DELETE_GUARD),
     c.SetMetadata: rules.set_metadata,
     c.SetRetention: rules.set_retention,
     c.SetSchema: schemas.set_schema,

@@ -12,6 +12,7 @@ from millstream import MessageChange, Millstream
 from millstream.clock import Clock
 from millstream.command import Transact
 from millstream.errors import Conflict, InvalidInput, NotFound
+from millstream.log.commands import DeleteLog
 from millstream.queue.commands import FinishClaims
 from millstream.testing import Probe
 from millstream.testing.clock import SimulatedClock
@@ -168,10 +169,35 @@ def test_a_log_that_takes_no_record_refuses_the_operation(ms: Millstream) -> Non
     ms.create_queue("other", changes="others").put(b"x")
     Probe(ms).upkeep()  # the background goes on with the other queues
     assert [change.queue for change in changes(ms, "others")] == ["other"]
+    queue.alter(changes="")
     ms.log("changes").delete()
+    queue.alter(changes="changes")
     assert len(queue.claim()) == 1
     assert names(ms) == ["put", "claimed"]
     assert ms.log("changes").schema() is not None
+
+
+def test_a_log_of_changes_in_use_is_not_deleted(ms: Millstream) -> None:
+    queue = ms.create_queue("orders", changes="changes")
+    other = ms.create_queue("returns", changes="changes")
+    queue.put(b"x")
+    assert len(queue.claim()) == 1
+    log = ms.log("changes")
+    log.cursor("report").ack(0)
+    with pytest.raises(Conflict, match="'orders' and 1 more keeps its changes in log 'changes'"):
+        log.delete()
+    assert names(ms) == ["put", "claimed"]
+    assert log.cursor("report").position() == 1
+    with pytest.raises(Conflict, match="was not deleted"):
+        ms.session.execute(Transact([DeleteLog("changes")]))
+    queue.alter(changes="")
+    with pytest.raises(Conflict, match="'returns' keeps"):
+        log.delete()
+    assert other.delete()
+    assert log.delete()
+    assert "changes" not in [each.name for each in ms.logs()]
+    queue.put(b"y")
+    assert "changes" not in [each.name for each in ms.logs()]
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,10 @@ import msgspec
 from millstream.errors import Conflict, Locked, MillstreamError, StoreError
 from millstream.format import keys
 from millstream.format.packing import pack_many
-from millstream.log.commands import Append
+from millstream.log.commands import Append, DeleteLog
 from millstream.log.model.head import Head
 from millstream.log.rules import operations as logs
+from millstream.log.rules.guards import LogGuard
 from millstream.log.rules.schemas import set_on_logs
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.bucket_changes import (
@@ -42,6 +43,7 @@ from millstream.queue.model.slots import (
     Slots,
     Span,
 )
+from millstream.queue.rules.lookup import all_queues
 from millstream.store.commit.transaction import WriteTransaction
 
 if TYPE_CHECKING:
@@ -65,6 +67,25 @@ _ENDS: dict[int, tuple[Any, Any]] = {
 def prepare(tx: WriteTransaction, log: str) -> None:
     """Make the log of changes with its schema; raise if the log cannot hold changes."""
     set_on_logs(tx, [log], CHANGE_SCHEMA, mode="enforce", force=False)
+
+
+def refuse_delete(tx: WriteTransaction, command: DeleteLog) -> None:
+    """Refuse to delete a log that a queue keeps its changes in: the next change would make it again."""
+    if logs.find_log(tx, command.log) is None:
+        return
+    users = [queue.name for queue in all_queues(tx.view) if queue.spec.changes == command.log]
+    if users:
+        more = f" and {len(users) - 1:,} more" if len(users) > 1 else ""
+        raise Conflict(
+            f"queue {users[0]!r}{more} keeps its changes in log {command.log!r}, so the log was not "
+            "deleted: alter the queue first (changes=''); `truncate` deletes old changes alone",
+            name=users[0],
+            log=command.log,
+        )
+
+
+DELETE_GUARD = LogGuard(("",), refuse_delete)
+"""Runs before a log of any name is deleted."""
 
 
 def append_changes(tx: WriteTransaction, queue: QueueState, changes: list[MessageChange]) -> None:
