@@ -77,8 +77,16 @@ class BackupSource:
         """Read the file in order, from the snapshot that is held already."""
         if checks_rows:
             heard("checking", 0, 0)
-            self.verify(self.stop)
+            self._check()
         yield self._point(), self._pieces()
+
+    def _check(self) -> None:
+        try:
+            self.verify(self.stop)
+        except CorruptionError as error:
+            raise CorruptionError(
+                f"{self.place} is damaged and gets no new point: {error.message}", **error.data
+            ) from error
 
     def _point(self) -> BackupPoint:
         return BackupPoint(

@@ -242,7 +242,7 @@ def test_a_run_that_was_killed_before_it_marked_the_place_is_repeated(
 
 def test_a_damaged_store_gets_no_first_point(source: Path, place: Path) -> None:
     _damage_a_row(source)
-    with pytest.raises(CorruptionError):
+    with pytest.raises(CorruptionError, match="is damaged and gets no new point: the row"):
         back_up(source, place)
     assert names_in(place) == {LOCK}  # so that the place is free for another store
     fill(source.with_name("other.db"))
