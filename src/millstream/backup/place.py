@@ -114,7 +114,8 @@ class BackupPlace:
             mark = msgspec.json.decode(data, type=PlaceMark)
         except msgspec.MsgspecError as error:
             raise CorruptionError(
-                f"{self.text}/{MARK} is not as it was written: {error}",
+                f"{self.text}/{MARK} is not as it was written ({error}); bring it back from a copy of the "
+                "backup",
                 what="mark",
                 where=self.text,
             ) from error

@@ -69,7 +69,7 @@ def decode(data: bytes, where: str) -> BackupPoint:
     stored, _, text = data.partition(b"\n")
     if not fits(text, stored.decode("ascii", "replace")):
         raise CorruptionError(
-            f"{where} is not as it was written: this point cannot be restored",
+            f"{where} is not as it was written; this point cannot be restored",
             what="point",
             where=where,
         )

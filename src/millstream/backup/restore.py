@@ -248,7 +248,8 @@ def _build_point(place: BackupPlace, point: BackupPoint, path: Path, heard: Hear
     total = -(-point.file_bytes // point.chunk_bytes)
     if len(names) != total:
         raise CorruptionError(
-            f"{place.text}/{point.name} lists {len(names):,} chunks, and its file has {total:,}",
+            f"{place.text}/{point.name} lists {len(names):,} chunks, and its file has {total:,}; "
+            "restore another point (--at)",
             what="point",
             where=point.name,
         )
@@ -265,7 +266,7 @@ def _build_point(place: BackupPlace, point: BackupPoint, path: Path, heard: Hear
             heard("restoring", done, total)
         if os.fstat(descriptor).st_size != point.file_bytes:
             raise CorruptionError(
-                f"{place.text}/{point.name} does not give a file of its size",
+                f"{place.text}/{point.name} does not give a file of its size; restore another point (--at)",
                 what="point",
                 where=point.name,
             )
@@ -298,7 +299,7 @@ def check_built(path: Path, plan: RestorePlan, text: str) -> tuple[int, int]:
     if (newest.seq, store) != (expected, plan.point.store):
         raise CorruptionError(
             f"{text}/{plan.point.name} gives commit {newest.seq} of the store {store}, and it should "
-            f"give commit {expected} of {plan.point.store}",
+            f"give commit {expected} of {plan.point.store}; restore another commit (--at)",
             what="point",
             where=plan.point.name,
         )

@@ -112,32 +112,19 @@ def store_segment(
     return len(body)
 
 
-def read_segment(objects: BackupObjects, segment: SegmentName) -> tuple[SegmentHead, bytes]:
-    """Return the head and the frames of a segment; raise `CorruptionError` for damage."""
-    data = objects.get(segment.name) or b""
-    stored, _, body = data.partition(b"\n")
-    if not fits(body, stored.decode("ascii", "replace")):
-        raise CorruptionError(
-            f"{objects.text}/{segment.name} is missing or not as it was written: commits after it "
-            "cannot be restored",
-            what="segment",
-            where=segment.name,
-        )
-    head, _, frames = body.partition(b"\n")
-    return msgspec.json.decode(head, type=SegmentHead), frames
-
-
 class ChainReader:
     """Reads the frames of a chain in order, and checks that none is missing."""
 
     def __init__(self, objects: BackupObjects, point: BackupPoint) -> None:
-        self._objects, self._point = objects, point
+        self._objects = objects
+        self._seq = point.seq
+        """The newest commit that was read."""
         self._header, self._frames = bytes.fromhex(point.wal_header), point.wal_frames
         self._step = step_bytes(point.page_bytes)
 
     def frames(self, segment: SegmentName) -> Iterator[Frame]:
         """Yield the frames of the next segment."""
-        head, data = read_segment(self._objects, segment)
+        head, data = self._read(segment)
         start = 0
         for piece in head.pieces:
             self._check(segment, piece)
@@ -145,18 +132,33 @@ class ChainReader:
                 page, pages = _FRAME_START.unpack_from(data, at)
                 yield Frame(page, pages, data[at + FRAME_BYTES : at + self._step])
             start += piece.bytes
+        self._seq = segment.seq
+
+    def _read(self, segment: SegmentName) -> tuple[SegmentHead, bytes]:
+        data = self._objects.get(segment.name) or b""
+        stored, _, body = data.partition(b"\n")
+        if not fits(body, stored.decode("ascii", "replace")):
+            raise self._damage(segment, "is missing or not as it was written")
+        head, _, frames = body.partition(b"\n")
+        return msgspec.json.decode(head, type=SegmentHead), frames
 
     def _check(self, segment: SegmentName, piece: SegmentPiece) -> None:
         header = bytes.fromhex(piece.header)
         expected = self._frames + 1 if header == self._header else 1
         if piece.first != expected or piece.bytes % self._step:
-            raise CorruptionError(
-                f"{self._objects.text}/{segment.name} begins at frame {piece.first:,} of the "
-                f"write-ahead log, and frame {expected:,} comes next",
-                what="segment",
-                where=segment.name,
+            raise self._damage(
+                segment,
+                f"begins at frame {piece.first:,} of the write-ahead log and not at {expected:,}",
             )
         self._header, self._frames = header, piece.first - 1 + piece.bytes // self._step
+
+    def _damage(self, segment: SegmentName, problem: str) -> CorruptionError:
+        return CorruptionError(
+            f"{self._objects.text}/{segment.name} {problem}, so commits after {self._seq} cannot be "
+            f"restored; --at {self._seq} restores that commit, and smaller numbers earlier ones",
+            what="segment",
+            where=segment.name,
+        )
 
     @property
     def end(self) -> tuple[bytes, int]:

@@ -64,9 +64,10 @@ def verify(
     for number, point in enumerate(points):
         if heard is not None:
             heard("verifying points", number, len(points))
-        problem = check.problem_of(point) or check.problem_behind(point)
-        if problem:
-            damage.append(f"commit {point.seq}, or commits after it, cannot be restored: {problem}")
+        if problem := check.problem_of(point):
+            damage.append(f"point {point.seq} cannot be restored: {problem}")
+        elif problem := check.problem_behind(point):
+            damage.append(f"behind point {point.seq}: {problem}")
     points_damaged = len(damage)
     if examine is not None and points and not damage:
         damage += _examined(source, points[-1], examine, heard)

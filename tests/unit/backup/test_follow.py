@@ -305,8 +305,9 @@ def test_a_damaged_segment_ends_what_can_be_restored(
     data = bytearray(second.read_bytes())
     data[-1] ^= 1
     second.write_bytes(data)
-    assert len(verify(place).damage) == 1
-    with pytest.raises(CorruptionError, match="commits after it cannot be restored"):
+    (damage,) = verify(place).damage
+    assert f"so commits after {seqs[0]} cannot be restored; --at {seqs[0]} restores" in damage
+    with pytest.raises(CorruptionError, match=f"commits after {seqs[0]} cannot be restored"):
         restore(place, tmp_path / "b.db")
     assert restored_values(place, tmp_path / "c.db", seqs[0]) == writer.after[seqs[0]]
 
