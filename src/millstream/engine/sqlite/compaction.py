@@ -2,8 +2,8 @@
 
 SQLite keeps the pages of deleted rows for later rows, and the file never shrinks by itself. In a file
 with `auto_vacuum = INCREMENTAL`, `PRAGMA incremental_vacuum` moves pages from the end of the file into
-free pages, and cuts the file. Each step here is one synced commit of a few dozen pages, in about a
-millisecond. A kill at any time leaves a complete file: the steps are ordinary commits. The next
+free pages, and cuts the file. Each step here is one synced commit of a few dozen pages, in about half
+a millisecond. A kill at any time leaves a complete file: the steps are ordinary commits. The next
 checkpoint of the write-ahead log cuts the file.
 
 New files have `auto_vacuum = INCREMENTAL`. Only `VACUUM` sets it in an existing file: `rewrite` does
@@ -38,8 +38,11 @@ from millstream.engine.sqlite.pages import is_verified
 from millstream.engine.sqlite.schema import note_shrunk, shrunk_of
 from millstream.errors import InvalidInput
 
-STEP_S = 0.001
+STEP_S = 0.0005
 """The aimed duration of a step: a writer waits about as long as for another commit."""
+
+FACTOR_MAX = 2
+"""How much the number of pages changes from one step to the next, at most."""
 
 PAGES_MIN, PAGES_FIRST, PAGES_MAX = 4, 16, 128
 """Pages of a step; the number follows the duration of the steps before."""
@@ -201,7 +204,7 @@ class Compaction:
         if returned:
             self.returned_pages += returned
             self._shrunk = shrunk
-        factor = 0.5 if took_s > 2 * STEP_S else 2 if took_s < STEP_S / 2 else 1
+        factor = min(FACTOR_MAX, max(1 / FACTOR_MAX, STEP_S / max(took_s, STEP_S / FACTOR_MAX)))
         self._pages = int(min(PAGES_MAX, max(PAGES_MIN, self._pages * factor)))
         return returned
 
