@@ -4,6 +4,9 @@ Every row of a file is checked first, so that nothing of a bad file is stored. T
 appended in batches; a large file is read again for that. Each batch has a sequence of a producer
 whose name comes from the bytes of the file. A repeated import, or the next run of an interrupted
 import, makes equal batches with equal sequences, and the store recognises the batches that it has.
+
+A thread stores one batch while the caller's thread makes the next one: a commit waits for the disk, or
+for the server, a third of the time.
 """
 
 from __future__ import annotations
@@ -12,8 +15,9 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import BinaryIO
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import BinaryIO, NamedTuple, Self
 
 from msgspec import Struct, field
 
@@ -21,7 +25,7 @@ from millstream.clock import SystemClock
 from millstream.errors import InvalidInput, NotFound, OutOfSequence
 from millstream.exchange.formats import RowReader
 from millstream.exchange.rows import BadRow, RecordColumns, RowChunk, check_target
-from millstream.format.packing import pack_checked
+from millstream.format.packing import Batch, Single, pack_checked
 from millstream.limits import MiB
 from millstream.log.commands import Append
 from millstream.partitioning import key_partition, partition_name, partition_of
@@ -96,7 +100,7 @@ def bad_input(bad: list[BadRow], count: int, stored: str) -> InvalidInput:
 
 
 class RecordImport:
-    """Appends the records of one file to the logs of a store."""
+    """Appends the records of one file to the logs of a store; a context that ends with its last append."""
 
     def __init__(
         self, ms: Millstream, summary: ImportSummary, *, log: str | None, identity: str | None
@@ -113,6 +117,19 @@ class RecordImport:
         self._targets: dict[tuple[str, int], _Target] = {}
         self._logs: dict[str, _LogBatch] = {}
         self._gathered_records = self._gathered_bytes = self._chunks = 0
+        self._beside = ThreadPoolExecutor(1, thread_name_prefix="millstream-import")
+        self._under_way: _UnderWay | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._beside.shutdown()
 
     def add(self, records: RecordColumns) -> None:
         """Add the records of a chunk to the batches of their logs; full batches are stored.
@@ -132,10 +149,14 @@ class RecordImport:
             self._gathered_records >= GATHERED_RECORDS_MAX
             or self._gathered_bytes >= GATHERED_BYTES_MAX
         ):
-            self.finish()
+            self._store_all()
 
     def finish(self) -> None:
-        """Store the batches that are not full."""
+        """Store the batches that are not full, and wait for the last append."""
+        self._store_all()
+        self.settle()
+
+    def _store_all(self) -> None:
         for name, batch in self._logs.items():
             self._store(name, batch)
 
@@ -162,46 +183,55 @@ class RecordImport:
 
     def _store(self, name: str, batch: _LogBatch) -> None:
         """Store all records of a batch, in appends of a bounded number of records."""
-        summary = self._summary
         for records in batch.slices(BATCH_RECORDS):
-            offsets = self._append(name, batch, records)
-            if offsets is None or offsets.start < batch.end_before:
-                summary.repeated += len(records)
+            packed = self._packed(records)
+            self.settle()
+            if batch.sequence < batch.sequences_known:
+                self._summary.repeated += len(records)
             else:
-                summary.stored += len(records)
-                summary.logs[name] = summary.logs.get(name, 0) + len(records)
+                producer = None
+                if self._producer is not None:
+                    producer = Producer(self._producer, batch.sequence)
+                append = Append(name, packed, None, producer)
+                answer = self._beside.submit(self._ms.session.execute, append)
+                self._under_way = _UnderWay(answer, name, batch, batch.sequence, len(records))
             batch.sequence += 1
         self._gathered_records -= len(batch.values)
         self._gathered_bytes -= batch.size
         batch.clear()
 
-    def _append(self, name: str, batch: _LogBatch, records: RecordColumns) -> range | None:
-        """Append records; return their offsets, or None if an earlier import is known to have them."""
-        if batch.sequence < batch.sequences_known:
-            return None
-        producer = None
-        if self._producer is not None:
-            producer = Producer(self._producer, batch.sequence)
+    def _packed(self, records: RecordColumns) -> Single | Batch:
         timestamps = records.timestamps
         if None in timestamps:
             now_ms = SystemClock().wall_ms()
             timestamps = [now_ms if ms is None else ms for ms in timestamps]
-        session = self._ms.session
-        packed = pack_checked(
+        return pack_checked(
             records.values,
             keys=records.keys,
             header_cells=records.headers,
             timestamps=timestamps,  # type: ignore[arg-type]
-            limits=session.limits,
+            limits=self._ms.session.limits,
         )
+
+    def settle(self) -> None:
+        """Wait for the append that is under way, and count its records."""
+        under_way, self._under_way = self._under_way, None
+        if under_way is None:
+            return
+        answer, name, batch, sequence, count = under_way
+        summary = self._summary
         try:
-            first = session.execute(Append(name, packed, None, producer))
-            return range(first, first + len(records))
+            is_repeat = answer.result() < batch.end_before
         except OutOfSequence as error:
-            if error.expected <= batch.sequence:
+            if error.expected <= sequence:
                 raise
             batch.sequences_known = error.expected  # the store forgot the offsets of old batches
-            return None
+            is_repeat = True
+        if is_repeat:
+            summary.repeated += count
+        else:
+            summary.stored += count
+            summary.logs[name] = summary.logs.get(name, 0) + count
 
 
 class _LogBatch:
@@ -245,6 +275,16 @@ class _LogBatch:
                 self._timestamps[chosen],
                 [],
             )
+
+
+class _UnderWay(NamedTuple):
+    """An append that is being stored."""
+
+    answer: Future[int]
+    log: str
+    batch: _LogBatch
+    sequence: int
+    records: int
 
 
 class _Target:
@@ -360,17 +400,18 @@ def import_file(
     A bad row raises `InvalidInput` unless `skip_bad`: rows behind it are not stored; of the rows before
     it the full batches are stored. `identity` replaces the digest of the file.
     """
-    importing = RecordImport(ms, summary, log=log, identity=identity or file.identity)
     done = 0
-    for chunk in file.chunks:
-        if chunk.bad:
-            if not skip_bad:
-                stored = f"{summary.stored + summary.repeated:,} records before them are stored"
-                raise bad_input(list(chunk.bad[:SHOWN_BAD]), len(chunk.bad), stored)
-            summary.bad += len(chunk.bad)
-            summary.bad_rows += chunk.bad[: SHOWN_BAD - len(summary.bad_rows)]
-        importing.add(chunk.records)
-        done += chunk.size
-        if heard is not None:
-            heard("storing", done, 0)
-    importing.finish()
+    with RecordImport(ms, summary, log=log, identity=identity or file.identity) as importing:
+        for chunk in file.chunks:
+            if chunk.bad:
+                if not skip_bad:
+                    importing.settle()
+                    stored = f"{summary.stored + summary.repeated:,} records before them are stored"
+                    raise bad_input(list(chunk.bad[:SHOWN_BAD]), len(chunk.bad), stored)
+                summary.bad += len(chunk.bad)
+                summary.bad_rows += chunk.bad[: SHOWN_BAD - len(summary.bad_rows)]
+            importing.add(chunk.records)
+            done += chunk.size
+            if heard is not None:
+                heard("storing", done, 0)
+        importing.finish()

