@@ -235,7 +235,7 @@ class PartitionedCursor:
         return any(gone)
 
     def _take(self, n: int) -> tuple[list[Record], list[int]]:
-        """Return the next records, and the end of each partition at this moment."""
+        """Return the next records, and the end of each partition at this moment; an error moves nothing."""
         with self._lock:
             infos = self._source.parts()
             self.open(len(infos), "earliest")
@@ -243,10 +243,16 @@ class PartitionedCursor:
             records: list[Record] = []
             count = len(infos)
             first, self._turn = self._turn, self._turn + 1
-            for number in [(first + at) % count for at in range(count)]:
-                cursor = self._cursors[number]
-                if len(records) >= n:
-                    break
-                if cursor.progress.position != ends[number]:
-                    records += cursor.take(n - len(records))
+            before = [cursor.progress.position for cursor in self._cursors]
+            try:
+                for number in [(first + at) % count for at in range(count)]:
+                    cursor = self._cursors[number]
+                    if len(records) >= n:
+                        break
+                    if cursor.progress.position != ends[number]:
+                        records += cursor.take(n - len(records))
+            except BaseException:  # what was not handed over comes again
+                for cursor, position in zip(self._cursors, before, strict=True):
+                    cursor.progress.position = min(position, cursor.progress.position)
+                raise
             return records, ends

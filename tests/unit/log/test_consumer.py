@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import millstream
 from millstream import LogConsumer, Millstream, Record
-from millstream.errors import Closed, InvalidInput, RecordsLost
+from millstream.errors import CannotOpen, Closed, InvalidInput, RecordsLost
+from millstream.threads.cursor import Cursor
 
 PATIENCE_S = 60
 
@@ -164,3 +166,23 @@ def test_a_consumer_names_misuse(ms: Millstream) -> None:
         consumer.ack(record)  # a repeat is a success
     with pytest.raises(Closed):
         consumer.ack(record)
+
+
+def test_a_partition_that_cannot_be_read_for_a_moment_hides_no_other_records(
+    ms: Millstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = ms.log("parts", partitions=2)
+    for number in range(2):
+        log.append(b"%d" % number, partition=number)
+    take, logs = Cursor.take, list[str]()
+
+    def fail_second(cursor: Cursor, n: int = 1, **options: Any) -> Any:
+        logs.append(cursor.log_name)
+        if len(logs) == 2:
+            raise CannotOpen("the server is away", again=True)
+        return take(cursor, n, **options)
+
+    monkeypatch.setattr(Cursor, "take", fail_second)
+    with log.consumer("c", timeout=0.2) as consumer:
+        assert sorted(record.value or b"" for record in consumer) == [b"0", b"1"]
+    assert logs[0] != logs[1]
