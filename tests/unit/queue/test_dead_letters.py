@@ -13,7 +13,7 @@ from millstream import Limits, Millstream
 from millstream.errors import InvalidInput
 from millstream.format import keys
 from millstream.queue.model.slots import FAILED, Trial
-from millstream.queue.rules.dead_letter import ATTEMPTS_BYTES_MAX, Owed
+from millstream.queue.rules.dead_letter import ATTEMPTS_BYTES_MAX, LETTERS_PER_COMMIT, Owed
 from millstream.record import Record, moment
 from millstream.testing import SimulatedClock
 from millstream.threads.queue import Queue
@@ -293,19 +293,21 @@ def test_a_letter_to_a_queue_that_is_not_there_is_written_once_it_is(
     assert [letter.value for letter in hospital.claim(10)] == [b"x"]
 
 
+@pytest.mark.parametrize("misfits", [1, LETTERS_PER_COMMIT])
 def test_a_letter_that_does_not_fit_its_schema_holds_no_other_back(
-    ms: Millstream, clock: SimulatedClock
+    ms: Millstream, clock: SimulatedClock, misfits: int
 ) -> None:
     def needs(name: str) -> dict[str, Any]:
         return {"type": "object", "properties": {name: {"type": "integer"}}, "required": [name]}
 
     dead = ms.log("dead", schema=needs("a"))
     queue = ms.create_queue("q", dead_letter="dead")
-    queue.put_many([{"x": 1}, {"b": 1}])
-    queue.fail(queue.claim(2), reason="broken")
-    assert owed(queue) == 2
+    queue.put_many([{"x": 1}] * misfits + [{"b": 1}])
+    queue.fail(queue.claim(misfits + 1), reason="broken")
+    assert owed(queue) == misfits + 1
     dead.set_schema(needs("b"), force=True)
-    clock.advance(3600)
-    upkeep(ms)
-    assert owed(queue) == 1
+    for _ in range(2):
+        clock.advance(3600)
+        upkeep(ms)
+    assert owed(queue) == misfits
     assert [letter.json() for letter in letters(ms)] == [{"b": 1}]

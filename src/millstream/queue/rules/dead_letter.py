@@ -74,13 +74,18 @@ def publish_failed(
                     ledger.letters += 1
 
 
-def send_owed(tx: WriteTransaction, name: str) -> bool:
-    """Write owed letters; return True if more can be written now."""
+def send_owed(tx: WriteTransaction, name: str, first: bytes = b"") -> tuple[int, bytes]:
+    """Write owed letters from a row on; return their number, and the row to go on from.
+
+    The row is empty after the last letter, and if the log takes no letter now.
+    """
     key = keys.queue(name)
     queue = tx.entity(key, QueueState)
     if not queue.exists() or not queue.spec.dead_letter:
-        return False
-    rows = tx.scan(*keys.of_queue(keys.LETTER, queue.queue_id), limit=LETTERS_PER_COMMIT)
+        return 0, b""
+    start, stop = keys.of_queue(keys.LETTER, queue.queue_id)
+    rows = tx.scan(max(start, first), stop, limit=LETTERS_PER_COMMIT)
+    following = keys.successor(rows[-1][0]) if len(rows) == LETTERS_PER_COMMIT else b""
     sent = 0
     for row, value in rows:
         owed = msgspec.msgpack.decode(value, type=Owed)
@@ -89,12 +94,13 @@ def send_owed(tx: WriteTransaction, name: str) -> bool:
         if isinstance(refusal, InvalidInput):
             continue  # the schema of the log refuses this letter, and may accept the next letter
         if refusal is not None:
+            following = b""
             break
         tx.erase(row)
         sent += 1
     if sent:
         tx.change(key, Moved(tx.store_ms, letters=-sent))
-    return sent == LETTERS_PER_COMMIT
+    return sent, following
 
 
 def _salvaged(

@@ -130,6 +130,8 @@ class QueueUpkeep:
         """
         self._owed: dict[str, float] = {}
         """Queues with owed dead letters → the time of the next try."""
+        self._letters: dict[str, bytes] = {}
+        """Queues with owed dead letters → the row at which the next try begins."""
         self._refused: dict[str, str] = {}
         """Queues whose log of changes took no record at the last look, with the error."""
 
@@ -137,7 +139,12 @@ class QueueUpkeep:
         """Run the upkeep of every queue; return True if any has more work now."""
         has_more = store.view(has_remains) and store.run(delete_remains)
         names = store.view(lambda view: [queue.name for queue in all_queues(view)])
-        notes: tuple[dict[str, Any], ...] = (self._rests, self._owed, self._refused)
+        notes: tuple[dict[str, Any], ...] = (
+            self._rests,
+            self._owed,
+            self._letters,
+            self._refused,
+        )
         for notes_by_queue in notes:
             for gone in notes_by_queue.keys() - set(names):
                 notes_by_queue.pop(gone, None)
@@ -181,7 +188,9 @@ class QueueUpkeep:
         owed = store.view(partial(find_queue, name=name)).letters
         if not owed or now_s < self._owed.get(name, 0.0):
             return False
-        if store.run(lambda tx: send_owed(tx, name)):
+        first = self._letters.get(name, b"")
+        sent, self._letters[name] = store.run(lambda tx: send_owed(tx, name, first))
+        if sent and self._letters[name]:
             return True
         self._owed[name] = now_s + LETTERS_REST_S
         return False
