@@ -17,6 +17,8 @@ from millstream.record import moment, to_ms
 if TYPE_CHECKING:
     from millstream.server.auth.register import Token
 
+_SECRETS = ("digest", "sealed")  # what the store alone uses
+
 token = typer.Typer(no_args_is_help=True, help="Manage the tokens of a store's servers.")
 
 
@@ -49,7 +51,7 @@ def create(
 
     expires_ms = None if expires is None else to_ms(expires)
     token_made, text = create_token(ms, name, allow, expires_ms=expires_ms)
-    advice = "keep it: it is shown only now, and the store has no copy"
+    advice = "keep it: it is shown only now"
     return Printed({**_plain(token_made), "token": text}, text, PrintedLine(advice, note=True))
 
 
@@ -103,4 +105,4 @@ def _ending(entry: Token, now_ms: int) -> Any:
 
 
 def _plain(entry: Token) -> dict[str, Any]:
-    return {name: fact for name, fact in asdict(entry).items() if name != "digest"}
+    return {name: fact for name, fact in asdict(entry).items() if name not in _SECRETS}

@@ -50,7 +50,7 @@ class Access(Struct, kw_only=True):
 
 
 class TokenShown(Struct, kw_only=True):
-    """A token without its secret, which is not stored."""
+    """A token without its secret."""
 
     name: str
     id: str
