@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from millstream.clock import Clock
 from millstream.engine.disk import sync_folder
@@ -41,6 +41,8 @@ def open_engine(
     may still refuse by an error. A node's file is opened as any other file; the package `embedded`
     refuses to write it. `adopt` allows to change the journal mode of an application's database. `of_files` are arguments of `SqliteEngine` alone, ignored for other places.
     """
+    if durability not in get_args(Durability):
+        raise InvalidInput(f"durability is 'full' or 'relaxed', not {durability!r}")
     if is_bucket(place):
         if isinstance(options, SqliteOptions):
             raise InvalidInput("options=SqliteOptions is for a file: give SlateOptions")

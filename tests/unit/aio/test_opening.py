@@ -80,6 +80,17 @@ def test_a_mode_is_one_of_two(surface: Surface, path: Path, mode: Any) -> None:
         surface.open(path, mode=mode)
 
 
+@pytest.mark.parametrize("durability", ["Full", "none", "", None])
+@pytest.mark.parametrize("place", ["file", ":memory:"])
+def test_a_durability_is_one_of_two(
+    surface: Surface, tmp_path: Path, place: str, durability: Any
+) -> None:
+    path = tmp_path / "new.db"
+    with pytest.raises(InvalidInput, match="durability is 'full' or 'relaxed', not"):
+        surface.open(path if place == "file" else place, durability=durability)
+    assert not path.exists()
+
+
 def test_memory_is_neither_read_only_nor_there_already(surface: Surface) -> None:
     for options in ({"create": False}, {"mode": "r"}):
         with pytest.raises(InvalidInput, match="memory begins empty"):
