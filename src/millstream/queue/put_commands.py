@@ -14,7 +14,7 @@ from millstream.limits import Limits
 from millstream.log.commands import Append
 from millstream.queue.commands import PutMessages, PutReported
 from millstream.queue.model.own_logs import inbox_of
-from millstream.queue.model.routing_marks import Wishes, check_wishes
+from millstream.queue.model.routing_marks import Wishes, check_delay, check_wishes
 from millstream.record import Producer, Seconds, optional_ms, wall_ms_of
 
 
@@ -89,6 +89,8 @@ def put_packed(
     if delay is None and at is None and not wishes:
         return Append(inbox_of(queue), records, producer=producer)
     delay_ms = optional_ms(delay, "delay")
+    if delay_ms is not None:
+        check_delay(delay_ms)  # here, since the bytes of a request hold no negative number
     return PutMessages(queue, records, [*wishes], delay_ms, due_ms_of(at), producer)
 
 

@@ -136,7 +136,7 @@ def test_a_wrong_command_line_ends_with_2(jobs: Any, arguments: list[str], told:
         (["plain", "--dedup", "d"], "alter plain --dedup-by HEADER"),
         (["jobs", "--group", "g", "--key", "k"], "the key of the message"),
         (["jobs", "--priority", "1", "-H", "prio=2"], "the header 'prio'"),
-        (["jobs", "--delay", "10000w"], "a delay is from 0"),
+        (["jobs", "--delay", "10000w"], "from 0 to 316,224,000 seconds"),
         (["jobs", "--at", "1960-01-01"], "milliseconds since the epoch"),
     ],
 )

@@ -123,5 +123,12 @@ def check_later(delay_ms: int | None, due_ms: int | None) -> None:
         raise InvalidInput("a message has a delay or a time, not both")
     if due_ms is not None:
         check_timestamp(due_ms)
-    if delay_ms is not None and not 0 <= delay_ms <= DELAY_MS_MAX:
-        raise InvalidInput(f"a delay is from 0 to {DELAY_MS_MAX:,} ms, not {delay_ms:,}")
+    if delay_ms is not None:
+        check_delay(delay_ms)
+
+
+def check_delay(delay_ms: int) -> None:
+    """Refuse a delay that no queue can keep; the error counts in seconds, as callers do."""
+    if not 0 <= delay_ms <= DELAY_MS_MAX:
+        most = DELAY_MS_MAX // 1000
+        raise InvalidInput(f"a delay is from 0 to {most:,} seconds, not {delay_ms / 1000:,}")

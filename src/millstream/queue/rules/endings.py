@@ -22,6 +22,7 @@ from millstream.queue.model.cancel_requests import CancelRequests, CancelsNoted
 from millstream.queue.model.message import LeaseEnd
 from millstream.queue.model.note import check_error, check_progress
 from millstream.queue.model.queue_changes import Unlisted
+from millstream.queue.model.routing_marks import check_delay
 from millstream.queue.model.slots import (
     AVAILABLE,
     CANCELLED,
@@ -34,7 +35,6 @@ from millstream.queue.model.slots import (
     End,
     Slots,
 )
-from millstream.queue.model.spec import DELAY_MS_MAX
 from millstream.queue.rules.aging import note_cancelled, note_done
 from millstream.queue.rules.change_log import EXPIRED
 from millstream.queue.rules.dead_letter import publish_failed
@@ -128,8 +128,8 @@ def finish(tx: WriteTransaction, command: c.FinishClaims) -> list[c.Run]:
         raise InvalidInput(f"an attempt ends by ack, nack or fail, not by {command.outcome!r}")
     if command.reason != "":
         check_text("a reason", command.reason)
-    if command.delay_ms is not None and not 0 <= command.delay_ms <= DELAY_MS_MAX:
-        raise InvalidInput(f"a delay is from 0 to {DELAY_MS_MAX:,} ms, not {command.delay_ms:,}")
+    if command.delay_ms is not None:
+        check_delay(command.delay_ms)
     if command.results:
         check_results(tx, command.results, command.claims, outcome=command.outcome)
     if command.error is not None:
