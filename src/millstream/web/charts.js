@@ -164,7 +164,7 @@ function options(drawn, { plot, utc, onMove }) {
     scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.08 : 1] } },
     axes: [
       { ...axis, space: 70, size: 24, values: (_, ticks, __, ___, step) => ticks.map((one) => momentOf(one, step, utc)) },
-      { ...axis, space: 34, size: 56, values: (_, ticks) => ticks.map((one) => format(one, unit)) },
+      { ...axis, space: 34, size: widthOf, values: (_, ticks) => ticks.map((one) => format(one, unit)) },
     ],
     series: [{}, ...drawn.map((one) => ({
       label: one.label,
@@ -182,6 +182,11 @@ function alone(plotted, series) {
   const column = plotted.data[series];
   const isThere = (i) => column[i] !== null && column[i] !== undefined;
   return [...column.keys()].filter((i) => isThere(i) && !isThere(i - 1) && !isThere(i + 1));
+}
+
+/** The place of the labels beside a chart: "9 min 40 s" needs more than "1/s". */
+function widthOf(_, labels) {
+  return Math.max(56, 16 + 6 * Math.max(...(labels ?? [""]).map((label) => label.length)));
 }
 
 function sizeOf(plot) {

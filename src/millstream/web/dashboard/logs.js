@@ -51,7 +51,7 @@ function LogTable({ of }) {
         : `${count(one.start_offset)} – ${count(one.end_offset)}`}</td>
       <td class=number data-label=size>${format(one.bytes, "bytes")}</td>
       <td data-label="last record">${one.end_offset > one.start_offset ? html`<${Ago} at=${one.timestamp} />` : "none"}</td>
-      <td data-label=keeps>${kept(one.retention)}</td></tr>`)}</tbody></table></div>`;
+      <td class=words data-label=keeps>${kept(one.retention)}</td></tr>`)}</tbody></table></div>`;
 }
 
 function kept({ age, bytes, count: most, consumed }) {

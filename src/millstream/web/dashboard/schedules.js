@@ -14,7 +14,7 @@ export function Schedules() {
   return html`<${Answer} of=${found}>${({ schedules }) => (schedules.length ? html`<div class="card scroll"><table class="folds jobs">
     <thead><tr><th>schedule</th><th>task</th><th>arguments</th><th>every</th><th>next ticks</th><th>last tick</th><th></th></tr></thead>
     <tbody>${schedules.map((one) => html`<tr key=${one.name}>
-      <td><b>${one.name}</b>${one.paused && html` <span class="badge warn">paused</span>`}
+      <td class=task><b><${TaskName} of=${one.name} /></b>${one.paused && html` <span class="badge warn">paused</span>`}
         ${one.failure && html`<p class="bad small">${one.failure}</p>`}</td>
       <td class="mono task" data-label=task><span><${TaskName} of=${one.task} /></span></td>
       <td class="mono value" data-label=arguments>${preview({ value: one.arguments })}</td>
