@@ -85,9 +85,10 @@ def document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
             "version": "1",
             "summary": "Durable logs and work queues over HTTP",
             "description": "Names in paths are percent-encoded; a slash within a name is `%2F`. "
-            "Durations are seconds, times are milliseconds since the epoch. Every error is an RFC "
-            "9457 problem whose `title` is the error's name and whose `retry` says whether the "
-            "same request may succeed later.",
+            "Durations are seconds. Times in answers are RFC 3339 text in UTC; times of records, "
+            "of messages of rooms and of tickets are milliseconds since the epoch. Every error is "
+            "an RFC 9457 problem whose `title` is the error's name and whose `retry` says whether "
+            "the same request may succeed later.",
         },
         "tags": [{"name": name, "description": text} for name, text in TAGS.items()],
         "security": [{"token": []}, {}],
