@@ -259,7 +259,14 @@ def test_tags_permissions_and_attributes(sqs: Any) -> None:
         ("DelaySeconds", "-1", "InvalidAttributeValue"),
         ("MaximumMessageSize", "1048577", "InvalidAttributeValue"),
         ("MessageRetentionPeriod", "59", "InvalidAttributeValue"),
-        ("RedrivePolicy", "{", "InvalidAttributeValue"),
+        ("RedrivePolicy", "{", "InvalidParameterValue"),
+        ("RedrivePolicy", "{}", "InvalidParameterValue"),
+        (
+            "RedrivePolicy",
+            '{"deadLetterTargetArn": 1, "maxReceiveCount": 1}',
+            "InvalidParameterValue",
+        ),
+        ("RedriveAllowPolicy", '{"redrivePermission": "byQueue"}', "InvalidParameterValue"),
         ("Nonsense", "1", "InvalidAttributeName"),
         ("ContentBasedDeduplication", "true", "InvalidAttributeName"),
     ],
@@ -268,6 +275,24 @@ def test_attributes_out_of_range_are_refused(sqs: Any, name: str, value: str, co
     create = sqs.create_queue
     assert code_of(create, QueueName="refused", Attributes={name: value}) == code
     assert code_of(sqs.get_queue_url, QueueName="refused").endswith("NonExistentQueue")
+
+
+@pytest.mark.parametrize(
+    ("policy", "reason"),
+    [
+        ({"maxReceiveCount": 3}, "mandatory attribute: deadLetterTargetArn"),
+        ({"deadLetterTargetArn": "arn"}, "mandatory attribute: maxReceiveCount"),
+        ({"deadLetterTargetArn": "arn", "maxReceiveCount": 1001}, "maxReceiveCount: 1001"),
+        ({"deadLetterTargetArn": "arn", "maxReceiveCount": "3"}, "value for deadLetterTargetArn"),
+        ({"deadLetterTargetArn": "arn", "maxReceiveCount": 3, "more": 1}, "unknown field `more`"),
+    ],
+)
+def test_a_wrong_redrive_policy_is_refused_with_the_reason(
+    sqs: Any, policy: dict[str, Any], reason: str
+) -> None:
+    attributes = {"RedrivePolicy": json.dumps(policy)}
+    with pytest.raises(ClientError, match=reason):
+        sqs.create_queue(QueueName="refused", Attributes=attributes)
 
 
 def test_batches_and_parameters_are_checked(sqs: Any) -> None:

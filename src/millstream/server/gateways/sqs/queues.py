@@ -143,7 +143,7 @@ async def _check_redrive(call: SqsCall, name: QueueName, record: QueueRecord) ->
             "Reason: Dead letter target does not exist."
         )
     if target.is_fifo != name.is_fifo:
-        raise _bad_redrive("The dead-letter queue of a FIFO queue must also be a FIFO queue.")
+        raise _bad_redrive("Dead-letter queue must be same type of queue as the source.")
     if target == name:
         raise _bad_redrive("A queue cannot be its own dead-letter queue.")
     if (target.region, target.account) != (name.region, name.account):

@@ -20,7 +20,7 @@ from millstream.queue.model.backoff import Backoff
 from millstream.queue.model.own_logs import inbox_of
 from millstream.queue.model.spec import ATTEMPTS_MAX, QueueSpec
 from millstream.server.gateways.sqs.attributes import DEDUPLICATION, GROUP
-from millstream.server.gateways.sqs.errors import SqsError
+from millstream.server.gateways.sqs.errors import SqsError, invalid_value
 from millstream.server.gateways.sqs.names import HomePlace, QueueName, queue_of_arn
 
 METADATA = "sqs"
@@ -230,41 +230,49 @@ def _checked_value(name: str, value: str) -> str:
 
 
 def _checked_redrive(value: str) -> str:
+    fields = _redrive_fields(value)
+    for name in ("deadLetterTargetArn", "maxReceiveCount"):
+        if name not in fields:
+            reason = f"Redrive policy does not contain mandatory attribute: {name}."
+            raise _wrong_policy("RedrivePolicy", value, reason)
     try:
-        policy = msgspec.json.decode(value, type=Redrive, strict=False)
-    except msgspec.MsgspecError:
-        raise _wrong(
-            "RedrivePolicy",
-            value,
-            "Redrive policy is not a valid JSON map of deadLetterTargetArn and maxReceiveCount.",
-        ) from None
+        policy = msgspec.convert(fields, Redrive, strict=False)
+    except msgspec.ValidationError as error:
+        raise _wrong_policy("RedrivePolicy", value, f"{error}.") from None
     if not 1 <= policy.max_receive_count <= 1_000:
-        raise _wrong(
-            "RedrivePolicy",
-            value,
-            "Invalid value for maxReceiveCount: it must be an integer from 1 to 1000.",
+        reason = (
+            f"Invalid value for maxReceiveCount: {policy.max_receive_count}, valid values are from "
+            "1 to 1000 both inclusive."
         )
+        raise _wrong_policy("RedrivePolicy", value, reason)
     if queue_of_arn(policy.dead_letter_target_arn) is None:
-        raise _wrong("RedrivePolicy", value, "Invalid value for deadLetterTargetArn.")
+        raise _wrong_policy("RedrivePolicy", value, "Invalid value for deadLetterTargetArn.")
     return msgspec.json.encode(policy).decode()
 
 
+def _redrive_fields(value: str) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(value, type=dict[str, Any])
+    except msgspec.MsgspecError:
+        reason = "Redrive policy is not a valid JSON map."
+        raise _wrong_policy("RedrivePolicy", value, reason) from None
+
+
 def _checked_allow(value: str) -> str:
+    def wrong(reason: str) -> SqsError:
+        return _wrong_policy("RedriveAllowPolicy", value, reason)
+
     try:
         policy = msgspec.json.decode(value, type=RedriveAllow)
     except msgspec.MsgspecError:
-        raise _wrong("RedriveAllowPolicy", value, "It is not a valid JSON map.") from None
+        raise wrong("It is not a valid JSON map.") from None
     if policy.redrive_permission not in ("allowAll", "denyAll", "byQueue"):
-        raise _wrong(
-            "RedriveAllowPolicy", value, "redrivePermission is allowAll, denyAll or byQueue."
-        )
+        raise wrong("redrivePermission is allowAll, denyAll or byQueue.")
     if (policy.redrive_permission == "byQueue") != bool(policy.source_queue_arns):
-        raise _wrong(
-            "RedriveAllowPolicy", value, "sourceQueueArns belongs to redrivePermission byQueue."
-        )
+        raise wrong("sourceQueueArns belongs to redrivePermission byQueue.")
     arns = policy.source_queue_arns
     if len(arns) > 10 or any(queue_of_arn(arn) is None for arn in arns):
-        raise _wrong("RedriveAllowPolicy", value, "sourceQueueArns has 1 to 10 ARNs of queues.")
+        raise wrong("sourceQueueArns has 1 to 10 ARNs of queues.")
     if not policy.source_queue_arns:
         return msgspec.json.encode({"redrivePermission": policy.redrive_permission}).decode()
     return msgspec.json.encode(policy).decode()
@@ -276,6 +284,11 @@ def _check_json(name: str, value: str) -> None:
             raise ValueError
     except (msgspec.MsgspecError, ValueError):
         raise _wrong(name, value, "It is not a valid JSON map.") from None
+
+
+def _wrong_policy(name: str, value: str, reason: str) -> SqsError:
+    """Return the error for a policy of redrives, which AWS calls a wrong parameter."""
+    return invalid_value(name, value[:500], reason)
 
 
 def _wrong(name: str, value: str, reason: str) -> SqsError:
