@@ -29,8 +29,8 @@ from millstream.threads.queue import Queue
 
 BATCH = 10
 CONNECTIONS = 16
-BACKLOG = 8_000
-"""The messages that wait when a slice of receiving begins: more than a server hands out in a slice."""
+BACKLOG_PER_S = 16_000
+"""The messages that wait per second of receiving: more than a server hands out."""
 
 DEEP = 200_000
 GROUPS = 10_000
@@ -38,9 +38,8 @@ FILLED_AT_ONCE = 1_000
 ROUTED_S_MAX = 60.0
 """How long to wait at most until the messages of the deep queue are routed."""
 
-SLICE_S = 0.5
-FILL_S = 0.5
-"""How long the backlog of a server is filled at most: peers are slow, and hand out less in a slice."""
+TURNS = 3
+"""How often each server works. moto needs seconds for the last requests of each turn."""
 
 START_S = 30.0
 TIMES_MOTO = 10.0
@@ -78,7 +77,7 @@ def sqs_receive(bench: Bench) -> ReportRow:
     """ReceiveMessage of ten messages, and DeleteMessageBatch of them, over sixteen connections."""
 
     def work(server: SqsAddress, length_s: float) -> StepMeter:
-        waiting, ours = BACKLOG, SqsAddress.of_url(bench.url)
+        waiting, ours = round(BACKLOG_PER_S * length_s), SqsAddress.of_url(bench.url)
 
         async def send(ask: Ask, server: SqsAddress) -> int:
             nonlocal waiting
@@ -89,7 +88,7 @@ def sqs_receive(bench: Bench) -> ReportRow:
         async def receive(ask: Ask, server: SqsAddress) -> int:
             return await _receive_and_delete(ask, server.queue, is_ours=server.port == ours.port)
 
-        load(server, send, CONNECTIONS, FILL_S)
+        load(server, send, CONNECTIONS, length_s)
         return load(server, receive, CONNECTIONS, length_s)
 
     return _beside_peers(bench, work).require_rate(10_000)
@@ -195,14 +194,16 @@ def _beside_peers(bench: Bench, work: Load) -> ReportRow:
 
 
 def _in_turns(contenders: list[tuple[SqsAddress, Load]], total_s: float) -> list[StepMeter]:
-    """Let contenders work in turns until the first has worked for so long."""
+    """Let contenders work in turns, each for so long in all."""
     meters = [StepMeter() for _ in contenders]
-    while meters[0].elapsed_s < total_s:
+    for turn in range(1, TURNS + 1):
         for (server, work), meter in zip(contenders, meters, strict=True):
-            measured = work(server, min(SLICE_S, total_s))
+            measured = work(server, total_s / TURNS)
             meter.messages += measured.messages
             meter.elapsed_s += measured.elapsed_s
             meter.step_s += measured.step_s
+        rates = ", ".join(f"{meter.per_second():,.0f}/s" for meter in meters)
+        print(f"  turn {turn} of {TURNS}: {rates}", file=sys.stderr)
     return meters
 
 

@@ -27,7 +27,7 @@ def test_sends_and_receives_are_measured_beside_moto(
 ) -> None:
     pytest.importorskip("moto.server")
     monkeypatch.setattr(sqs, "CONNECTIONS", 1)
-    monkeypatch.setattr(sqs, "FILL_S", 0.5)
+    monkeypatch.setattr(sqs, "TURNS", 1)
     rows = sqs.SUITE.run(
         ["sqs_send", "sqs_receive"],
         directory=tmp_path,

@@ -5,11 +5,12 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any
 
 from millstream.command import Command
 from millstream.errors import LeaseLost, Overloaded
-from millstream.header import HeaderValue
+from millstream.header import NO_HEADERS, HeaderValue
 from millstream.queue.commands import ClaimMessages, FinishClaims, GetAttempts, RenewClaims
 from millstream.queue.model.message import Lot, Message, messages_of
 from millstream.queue.model.own_logs import put_id
@@ -40,6 +41,7 @@ from millstream.server.gateways.sqs.settings import READABLE, VISIBILITY_S_MAX
 
 MESSAGES_MAX = 10
 WAIT_S_MAX = 20
+_LETTER_QUEUE = f"{LETTER}queue"
 _FIRST = "ApproximateFirstReceiveTimestamp"
 SYSTEM = frozenset(
     {
@@ -212,24 +214,29 @@ def id_of(
     call: SqsCall, queue: KnownQueue, message: Message, headers: Mapping[str, HeaderValue]
 ) -> str:
     """Return the id of a message; a dead letter keeps the id that it had in its first queue."""
-    if headers:
+    if headers is not NO_HEADERS:
         stored_id = headers.get(MESSAGE_ID)
         if isinstance(stored_id, str):
             return stored_id
-        source, log = headers.get(f"{LETTER}queue"), headers.get(f"{LETTER}log")
-        offset = headers.get(f"{LETTER}offset")
-        if isinstance(source, str) and isinstance(log, str) and isinstance(offset, int):
+        source = headers.get(_LETTER_QUEUE)
+        if isinstance(source, str):
+            log, offset = headers.get(f"{LETTER}log"), headers.get(f"{LETTER}offset")
             name = queue_of_stored(source, call.home)
             source_queue = None if name is None else call.catalog.find(name)
-            if source_queue is not None:
+            if source_queue is not None and isinstance(log, str) and isinstance(offset, int):
                 return id_of_put(source_queue.seed, put_or_offset(source, log, offset))
     return id_of_put(queue.seed, put_or_offset(queue.stored, message.log, message.offset))
 
 
 def put_or_offset(queue: str, log: str, offset: int) -> int:
     """Return the id of a `put`; for a record of another log, its offset."""
-    put = put_id(queue, log, offset)
-    return offset if put is None else put
+    return _first_put(queue, log) + offset
+
+
+@lru_cache(maxsize=4_096)
+def _first_put(queue: str, log: str) -> int:
+    """Return the id of the first `put` into a log of a queue; 0 for another log."""
+    return put_id(queue, log, 0) or 0
 
 
 def _system_attributes(
@@ -251,7 +258,7 @@ def _system_attributes(
             attributes["MessageDeduplicationId"] = dedup.rpartition("\0")[2]
         put = put_or_offset(queue.stored, message.log, message.offset)
         attributes["SequenceNumber"] = sequence_number(put)
-    source = headers.get(f"{LETTER}queue")
+    source = headers.get(_LETTER_QUEUE)
     name = queue_of_stored(source, call.home) if isinstance(source, str) else None
     if name is not None:
         attributes["DeadLetterQueueSourceArn"] = name.arn
