@@ -14,7 +14,6 @@ from millstream.cli.command import AsJson
 from millstream.cli.display import json_text, note, plural, progress, safe, say, size
 from millstream.cli.names import completed
 from millstream.exchange.formats import Format, format_of
-from millstream.filters.filter import parse
 
 if TYPE_CHECKING:
     from millstream.exchange.export import ExportSummary
@@ -67,6 +66,7 @@ def export(
     from millstream.exchange.export import export as write_export
     from millstream.exchange.export import replaced_file
     from millstream.exchange.selection import RecordSelection
+    from millstream.filters.filter import parse
 
     chosen = format_of(output, format)
     selection = RecordSelection(

@@ -1,15 +1,17 @@
-"""The formats of files: how each is written and read."""
+"""The formats of files: how each is written and read. Imports little: the command line starts fast."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import PurePath
-from typing import BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from millstream.errors import InvalidInput
-from millstream.exchange.rows import RowChunk
-from millstream.exchange.selection import ChosenRecords
+
+if TYPE_CHECKING:
+    from millstream.exchange.rows import RowChunk
+    from millstream.exchange.selection import ChosenRecords
 
 
 class Format(StrEnum):

@@ -215,7 +215,7 @@ def test_help_loads_neither_the_database_nor_tables() -> None:
         "import sys; from millstream.cli import app\n"
         "try: app(['--help'], prog_name='millstream')\n"
         "except SystemExit: pass\n"
-        "print(*sorted({'apsw', 'rich', 'millstream.doctor', 'millstream.embedded.session'} & {*sys.modules}))"
+        "print(*sorted({'apsw', 'lark', 'rich', 'millstream.doctor', 'millstream.embedded.session'} & {*sys.modules}))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     assert "doctor" in done.stdout
