@@ -29,6 +29,10 @@ from millstream.wire import commands as wire
 FINISH_S = 5.0
 """How long a closing session waits for pending answers."""
 
+RETURN_S = 0.5
+"""How long a closing session waits for the answers of cancelled claims that wait at the server: messages
+of an answer on its way would stay claimed until their lease ends."""
+
 LANDING_S = 1.0
 """How long a node that does not lead is heard for pending answers."""
 
@@ -95,7 +99,15 @@ class LoopClient:
         """Send a request as soon as possible; it is always settled, by an answer or an error."""
         if self._closing:
             request.settle(self._closed())
-            return
+        else:
+            self._add(request)
+
+    def give_back(self, request: PendingRequest) -> None:
+        """Send a request that gives messages back, also while the client waits for its last answers."""
+        if self.opened is not None or not self._closing:
+            self._add(request)
+
+    def _add(self, request: PendingRequest) -> None:
         self._pipeline.add(request)
         if self.opened is None:
             self._news.set()
@@ -132,17 +144,27 @@ class LoopClient:
     async def close(self) -> None:
         """Wait a while for the pending answers, and close the connection. A second call waits too."""
         if not self._closing:
+            self._flush()  # gives messages back that cancelled callers have claimed
             self._closing = True
             self._pipeline.drop_waiting(self._closed())
             if self.opened is not None and len(self._pipeline):
                 self._idle.clear()
+                hearing = self._loop.call_later(RETURN_S, self._stop_hearing)
                 try:
                     async with asyncio.timeout(FINISH_S):
                         await self._idle.wait()
                 except TimeoutError:
                     pass  # their error follows below
+                finally:
+                    hearing.cancel()
             self._keeping.cancel()
         await asyncio.wait([self._keeping])
+
+    def _stop_hearing(self) -> None:
+        """Wait no longer for cancelled claims."""
+        self._pipeline.drop_refused(self._closed())
+        if not len(self._pipeline):
+            self._idle.set()
 
     async def _keep(self, opened: OpenLoopConnection) -> None:
         """Send and receive, and dial again whenever the connection is lost."""
@@ -294,6 +316,11 @@ class LoopRequest(PendingRequest):
             self._unwanted = unwanted
         elif self.future.exception() is None:
             unwanted(self.future.result())
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the caller has left, and what the answer brings must be given back."""
+        return self._unwanted is not None
 
     def is_wanted(self) -> bool:
         """Whether the caller still waits."""

@@ -39,10 +39,10 @@ def _give_back(client: LoopClient, command: ClaimMessages, answer: Raw) -> None:
     """Return claimed messages that reached no consumer, before their lease ends."""
     lots: list[Lot] = result_of(command, answer)
     runs = lots_claimed(lots)
-    if runs and client.is_open:
+    if runs:
         request = LoopRequest(ReturnClaims(command.queue, runs))
         request.future.add_done_callback(asyncio.Future.exception)  # no caller waits for the answer
-        client.ask(request)
+        client.give_back(request)
 
 
 async def wait_for(client: LoopClient, command: Command[T]) -> T:

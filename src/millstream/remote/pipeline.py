@@ -110,6 +110,11 @@ class PendingRequest(ABC):
     def is_wanted(self) -> bool:
         """Whether the caller still waits for the answer: False once settled."""
 
+    @property
+    def is_refused(self) -> bool:
+        """Whether the caller has left, and what the answer brings must be given back."""
+        return False
+
     @abstractmethod
     def settle(self, outcome: Outcome) -> None:
         """Hand over the answer; a second answer, which may follow an interrupt, is ignored."""
@@ -319,16 +324,25 @@ class Pipeline:
                     lane.remove(request)
 
     def drop_waiting(self, why: MillstreamError) -> None:
-        """Settle requests that were never sent, and all waits; other requests stay in flight."""
-        waits = [number for number, request in self._in_flight.items() if request.waits]
-        in_flight = [self._in_flight[number] for number in waits]
-        for request in [*chain(*self._lanes), *in_flight]:
+        """Settle requests that were never sent, and waits; other requests stay in flight.
+
+        So do waits whose answer may bring something that must be given back.
+        """
+        for request in chain(*self._lanes):
             request.settle(unreachable(request.command, sent=request.sent, why=why))
-        for number in waits:
-            del self._in_flight[number]
-        self._waits_in_flight = 0
         for lane in self._lanes:
             lane.clear()
+        self._drop_waits(why, also_refused=False)
+
+    def drop_refused(self, why: MillstreamError) -> None:
+        """Settle the waits that `drop_waiting` has left."""
+        self._drop_waits(why, also_refused=True)
+
+    def _drop_waits(self, why: MillstreamError, *, also_refused: bool) -> None:
+        for number, request in [*self._in_flight.items()]:
+            if request.waits and (also_refused or not request.is_refused):
+                request.settle(unreachable(request.command, sent=request.sent, why=why))
+                self._land(number, request)
 
     def _sendable(self, hello: wire.Hello) -> Iterator[PendingRequest]:
         """Yield requests in the order of sending, while there is credit.

@@ -77,6 +77,28 @@ async def test_a_look_that_began_before_the_message_came() -> None:
         await claimed_again(queue)
 
 
+async def test_a_store_gives_back_before_it_closes() -> None:
+    faults = Faults()
+    engine = MemoryEngine(faults=faults)
+    store = open_store(engine)
+    Probe(store).pause_keeper()
+    ms = aio.Millstream(AsyncEmbeddedSession(store))
+    queue = await ms.create_queue("jobs", lease=HOUR_S, max_attempts=1)
+    await queue.put(b"a")
+    with Pause() as pause:
+        faults.on("sent", pause)
+        claim = asyncio.create_task(queue.claim(wait=LONG_S))
+        await asyncio.to_thread(pause.wait_until_reached)
+        await cancelled(claim)
+        closing = asyncio.create_task(ms.close())
+        for _ in range(3):
+            await asyncio.sleep(0)
+    await closing
+    again = open_store(engine.reopen())
+    async with aio.Millstream(AsyncEmbeddedSession(again)) as ms:
+        assert (await (await ms.queue("jobs")).info()).in_flight == 0
+
+
 async def keeping_up(queue: Queue) -> None:
     """Have claims on a queue be made by the loop's own commits: its consumers keep up."""
     for _ in range(2):

@@ -225,6 +225,23 @@ async def test_a_cancel_in_the_turn_of_the_answer_gives_the_messages_back(
         assert [message.value for message in await queue.claim(wait=10)] == [b"a"]
 
 
+@pytest.mark.parametrize("wait", [None, 30])
+async def test_a_session_gives_back_before_it_closes(server: Serving, wait: int | None) -> None:
+    """The claim of a cancelled coroutine is on its way when the session begins to close."""
+    async with await aio.open(server.url) as ms:
+        queue = await ms.create_queue("q", lease=3600, max_attempts=1)
+        await queue.put_many([b"a", b"b"])
+        claim = asyncio.create_task(queue.claim(2, wait=wait))
+        for _ in range(3):
+            await asyncio.sleep(0)  # it is sent
+        claim.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await claim
+    async with await aio.open(server.url) as ms:
+        info = await (await ms.queue("q")).info()
+    assert (info.available, info.in_flight) == (2, 0)
+
+
 @pytest.mark.parametrize("waits", [True, False])
 async def test_what_a_cancelled_coroutine_claimed_goes_back(server: Serving, waits: bool) -> None:
     """The lease lasts for an hour, and nobody waits for its end."""

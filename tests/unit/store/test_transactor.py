@@ -666,3 +666,32 @@ def test_a_leader_interrupted_before_its_commit_answers_nobody_as_if_it_had_comm
         assert caller.error is None
         assert caller.result is not None
     assert commits(store) == before + 2
+
+
+def test_a_store_may_close_while_its_commit_thread_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = start()
+    begin = threading.Thread.start
+    closers: list[threading.Thread] = []
+    errors: list[BaseException] = []
+
+    def close() -> None:
+        try:
+            store.close()
+        except BaseException as error:
+            errors.append(error)
+
+    def begin_late(thread: threading.Thread) -> None:
+        if thread.name == "millstream-commit":
+            closers.append(threading.Thread(target=close))
+            begin(closers[0])
+            closers[0].join(PATIENCE_S)
+        begin(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", begin_late)
+    ended = threading.Event()
+    ticket = Ticket(count, lambda _: ended.set())
+    store._transactor.submit([ticket])
+    assert ended.wait(PATIENCE_S)
+    assert isinstance(ticket.error, Closed)
+    assert not errors
+    assert not closers[0].is_alive()

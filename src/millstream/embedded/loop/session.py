@@ -36,6 +36,7 @@ from millstream.queue.commands import (
     PutFresh,
     PutMessages,
     RenewClaims,
+    ReturnClaims,
 )
 from millstream.queue.model.message import Lot
 from millstream.queue.service.backlog import route_before
@@ -106,6 +107,15 @@ class _Group:
         for ticket in tickets:
             ticket.on_done = self._land
 
+    def has_unwanted_claims(self) -> bool:
+        """Return whether a ticket may claim messages for a caller who has left, or returns some."""
+        return any(
+            ticket.command is None
+            or type(ticket.command) is ReturnClaims
+            or (ticket.future is not None and ticket.future.cancelled())
+            for ticket in self.tickets
+        )
+
     def _land(self, ticket: Ticket[Any]) -> None:
         """Count a committed ticket, and wake the loop after the last; called on the committing
         thread.
@@ -141,6 +151,10 @@ class AsyncEmbeddedSession:
         self._is_answering = False
         self._after_answers: list[Callable[[], object]] = []
         self._closing: asyncio.Future[None] | None = None
+        self._on_their_way: set[object] = set()
+        """Groups without an answer, and answers of threads that a cancelled caller does not want."""
+        self._arrived = asyncio.Event()
+        """Set when one of them has arrived."""
         self._claims = Claims(store, self)
         self._turns = LoopTurns(store, self.call_soon)
         self.feeds = Feeds(self)
@@ -204,12 +218,31 @@ class AsyncEmbeddedSession:
         return await self._turns.begin(timeout_s)
 
     async def close(self) -> None:
-        """Close the store; waiting calls get `Closed`."""
+        """Close the store; waiting calls get `Closed`.
+
+        Before, messages are given back that the claim of a cancelled caller takes.
+        """
         self._turns.refuse_holder()
-        if self._closing is None:
-            self._closing = self._loop.run_in_executor(self._pool, self.store.close)
-            self._closing.add_done_callback(self._closed)
+        try:
+            for _ in range(2):  # first the claims on their way, then the returns of their messages
+                await self._arrivals()
+        finally:  # also if the caller is cancelled
+            if self._closing is None:
+                self._closing = self._loop.run_in_executor(self._pool, self.store.close)
+                self._closing.add_done_callback(self._closed)
         await asyncio.shield(self._closing)
+
+    async def _arrivals(self) -> None:
+        """Wait for claims and returns of cancelled callers on their way, but not for what follows."""
+        await asyncio.sleep(0)  # operations of this turn of the loop are handed in first
+        awaited = {
+            call
+            for call in self._on_their_way
+            if not isinstance(call, _Group) or call.has_unwanted_claims()
+        }
+        while not awaited.isdisjoint(self._on_their_way):
+            self._arrived.clear()
+            await self._arrived.wait()
 
     def _closed(self, closing: asyncio.Future[None]) -> None:
         if closing.cancelled() or closing.exception() is not None:
@@ -275,6 +308,7 @@ class AsyncEmbeddedSession:
         light = are_light([ticket.weight for ticket in gathered])
         for first in range(0, len(gathered), size):
             group = _Group(gathered[first : first + size], self)
+            self._on_their_way.add(group)
             try:
                 self.store.submit([*group.tickets], light=light)
             except MillstreamError as error:
@@ -291,6 +325,7 @@ class AsyncEmbeddedSession:
             group.settle()
         finally:
             self._is_answering = False
+            self._arrive(group)
             calls, self._after_answers = self._after_answers, []
             for call in calls:
                 try:
@@ -337,13 +372,21 @@ class AsyncEmbeddedSession:
             return await asyncio.wrap_future(answer, loop=self._loop)
         except asyncio.CancelledError:
             if unwanted is not None and not answer.cancel():
-                answer.add_done_callback(partial(self._tell_unwanted, unwanted))
+                self._on_their_way.add(answer)
+                answer.add_done_callback(
+                    lambda answer: self.call_soon(partial(self._tell_unwanted, unwanted, answer))
+                )
             raise
 
     def _tell_unwanted(self, unwanted: Done, answer: Future[Any]) -> None:
-        """Deliver an unneeded answer; called on a thread of the pool, or in the loop."""
+        """Deliver an unneeded answer, in the loop."""
         if answer.exception() is None:
-            self.call_soon(partial(_tell, unwanted, answer.result()))
+            unwanted(answer.result())
+        self._arrive(answer)
+
+    def _arrive(self, arrived: object) -> None:
+        self._on_their_way.discard(arrived)
+        self._arrived.set()
 
     async def _claim(self, command: ClaimMessages, turns: ClientTurns | None) -> list[Lot]:
         return await self._claims.claim(command, turns)
@@ -386,10 +429,6 @@ class AsyncEmbeddedSession:
         except RuntimeError:
             if not self._loop.is_closed():
                 raise
-
-
-def _tell(done: Done, answer: Any) -> None:
-    done(answer)
 
 
 def _none(answer: Any) -> None:

@@ -456,10 +456,9 @@ class Transactor:
         if effect.kind != "use thread":
             return
         if self._thread is None:
-            self._thread = threading.Thread(
-                target=self._serve, name="millstream-commit", daemon=True
-            )
-            self._thread.start()
+            thread = threading.Thread(target=self._serve, name="millstream-commit", daemon=True)
+            thread.start()
+            self._thread = thread  # only now: `close` joins the thread that it finds
         self._thread_turn.release()
 
     def _serve(self) -> None:
