@@ -63,7 +63,9 @@ def fate_of(command: Command[Any]) -> RepeatFate:
 def unknown(command: Command[Any], why: str) -> OutcomeUnknown:
     """Return the error for a command that may have been executed."""
     name = type(command).__name__
-    return OutcomeUnknown(f"{why}: {name} may have been carried out, or not. {_advice(command)}")
+    return OutcomeUnknown(
+        f"{why}: {name} may have been carried out, or not. {_advice(command)}", cause=why
+    )
 
 
 def unreachable(command: Command[Any], *, sent: bool, why: MillstreamError) -> MillstreamError:

@@ -29,6 +29,8 @@ neighbours, and never joins blocks, so slow producers leave no small blocks behi
 class Destination(Protocol):
     """Where the messages of a producer go."""
 
+    name: str
+    """The name of the log or queue."""
     singles_max: int
     """Blocks of up to so many messages are sent as single records."""
 
@@ -42,11 +44,11 @@ class LogDestination:
     singles_max = SINGLES_MAX
 
     def __init__(self, log: str) -> None:
-        self._log = log
+        self.name = log
 
     def command(self, portion: BlockPortion) -> Operation[int]:
         """Return the append of a portion."""
-        return Append(self._log, records_of(portion.messages), None, portion.producer)
+        return Append(self.name, records_of(portion.messages), None, portion.producer)
 
 
 class PartitionsDestination:
@@ -55,11 +57,11 @@ class PartitionsDestination:
     singles_max = SINGLES_MAX
 
     def __init__(self, log: str) -> None:
-        self._log = log
+        self.name = log
 
     def command(self, portion: BlockPortion) -> Operation[int]:
         """Return the append of a portion to its partition."""
-        log = partition_name(self._log, portion.block.lane)
+        log = partition_name(self.name, portion.block.lane)
         return Append(log, records_of(portion.messages), None, portion.producer)
 
 
@@ -72,7 +74,7 @@ class QueueDestination:
     singles_max = 0
 
     def __init__(self, queue: str) -> None:
-        self._queue = queue
+        self.name = queue
 
     def command(self, portion: BlockPortion) -> Operation[int]:
         """Return the put of a portion, whose messages have an equal delay or an equal time."""
@@ -85,9 +87,9 @@ class QueueDestination:
         if wishes.count(NO_WISHES) == len(wishes):
             wishes = []
         if not wishes and later is None:
-            return Append(inbox_of(self._queue), records, None, portion.producer)
+            return Append(inbox_of(self.name), records, None, portion.producer)
         delay_ms, due_ms = later or (None, None)
-        return PutMessages(self._queue, records, wishes, delay_ms, due_ms, portion.producer)
+        return PutMessages(self.name, records, wishes, delay_ms, due_ms, portion.producer)
 
 
 def command_of(destination: Destination, portions: Sequence[BlockPortion]) -> Operation[Any]:

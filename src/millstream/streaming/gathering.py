@@ -231,7 +231,9 @@ class Gathering(Generic[H]):
         """Take no further message; the sender ends once all messages are settled."""
         with self._lock:
             if self._refusal is None:
-                self._refusal = Closed("the producer was closed")
+                self._refusal = Closed(
+                    "the producer was closed: make a new one for further messages"
+                )
             self._is_closing = True
             self._hurry()
 

@@ -84,21 +84,29 @@ def outcome_error(error: Exception) -> MillstreamError:
     if isinstance(error, MillstreamError):
         return error
     text = f"{type(error).__name__}: {error}"
-    return OutcomeUnknown(f"the messages may have been stored, or not: {text}", cause=text)
+    return OutcomeUnknown(f"the outcome is unknown: {text}", cause=text)
 
 
 def unknown_error_of(error: MillstreamError) -> MillstreamError:
     """Return the error of messages that may have been stored before the producer ended."""
-    if isinstance(error, OutcomeUnknown):
-        return error
     return OutcomeUnknown(
-        f"the messages may have been stored, or not: {error.message}", **error.data
+        f"the messages may have been stored, or not: {_cause_of(error)}. The producer has ended: look "
+        "which messages are there, and hand the others to a new producer",
+        **error.data,
     )
 
 
 def unsent_error_of(error: MillstreamError) -> MillstreamError:
     """Return the error of messages that were never sent, because an earlier message failed."""
-    text = f"not stored, because an earlier message of the producer failed: {error.message}"
+    text = (
+        f"not stored, because an earlier message of the producer failed: {_cause_of(error)}. Hand the "
+        "message to a new producer"
+    )
     if isinstance(error, OutcomeUnknown):
         return WriteFailed(text, **error.data)
     return type(error)(text, **error.data)
+
+
+def _cause_of(error: MillstreamError) -> str:
+    """Return what failed, without the advice for a caller who commits by himself."""
+    return str(error.data.get("cause", error.message))

@@ -202,7 +202,7 @@ class PrefetchingConsumer(ABC, Generic[T]):
         if os.getpid() != self._pid:
             raise self._misused()
         if self._is_closed:
-            raise Closed(f"the consumer of {self.name!r} was closed")
+            raise Closed(f"the consumer of {self.name!r} was closed: make another")
         return self._machine
 
     def _misused(self) -> MillstreamError:

@@ -135,6 +135,9 @@ class AnyProducer(Generic[H]):
         )
         self._senders = [SideCall(self._send, name="millstream-producer") for _ in range(count)]
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._destination.name!r})"
+
     def __enter__(self) -> Self:
         return self
 

@@ -235,8 +235,9 @@ def test_a_closed_producer_refuses_records(ms: Millstream) -> None:
     producer.append(b"stored")
     producer.close()
     producer.close()
-    with pytest.raises(Closed):
+    with pytest.raises(Closed, match="make a new one"):
         producer.append(b"late")
+    assert repr(producer) == "LogProducer('orders')"
     assert values_of(ms) == [b"stored"]
 
 

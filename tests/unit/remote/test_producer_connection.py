@@ -83,9 +83,10 @@ def test_a_server_that_stays_away_leaves_the_outcome_of_sent_messages_unknown(pr
         gathered = producer.append(b"gathered")
         proxy.takes_nobody = True
         proxy.cut()
-        with pytest.raises(OutcomeUnknown):
+        with pytest.raises(OutcomeUnknown, match="look which messages are there") as unknown:
             sent.offset(timeout=30)
-        with pytest.raises(WriteFailed):
+        assert "sequence" not in unknown.value.message  # the advice for a caller of `append`
+        with pytest.raises(WriteFailed, match="Hand the message to a new producer"):
             gathered.offset(timeout=30)
         with pytest.raises(WriteFailed):
             producer.append(b"later")
