@@ -22,7 +22,6 @@ from millstream.limits import Limits
 from millstream.record import SqlResult
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 
 Action = Literal["read", "put", "write", "admin", "backup"]
 """`put` is for queues alone: to put messages, but neither to read nor to claim them. `backup` is for

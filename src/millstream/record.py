@@ -225,7 +225,7 @@ class LogInfo(Struct, frozen=True, kw_only=True):
 
 
 def joined_info(log: str, infos: Sequence[LogInfo]) -> LogInfo:
-    """What a listing says of a log with partitions: offsets and bytes are sums."""
+    """Describe a log with partitions for a listing: offsets and bytes are sums over the partitions."""
     return LogInfo(
         name=log,
         start_offset=sum(info.start_offset for info in infos),

@@ -27,7 +27,7 @@ PROGRAM = """
 import json, os, sys, time
 from collections.abc import Iterator
 from millstream import Jobs, gather
-from millstream.jobs.processes.memory import resident_bytes
+from millstream.jobs.processes.child import resident_bytes
 
 jobs = Jobs(sys.argv[1], keep_results=2)
 

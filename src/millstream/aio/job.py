@@ -9,6 +9,7 @@ from millstream.aio.log import Log
 from millstream.aio.queue import Queue
 from millstream.errors import NotFound
 from millstream.jobs.cancelling import cancel_job
+from millstream.jobs.description import SHOWN, UNFINISHED
 from millstream.jobs.driving import drive_async
 from millstream.jobs.errors import JobCancelled, JobFailed
 from millstream.jobs.job_ids import JobPlace, job_id_of
@@ -16,25 +17,13 @@ from millstream.jobs.job_progress import JobProgress, decode_progress
 from millstream.jobs.output import END_HEADER, output_of
 from millstream.jobs.results import ResultType, decode_error
 from millstream.numbers import checked_numbers
-from millstream.queue.model.message import Fate, State
+from millstream.queue.model.message import Fate
 from millstream.record import Record, Seconds
 
 R_co = TypeVar("R_co", covariant=True)
 
 JobState = Literal["waiting", "scheduled", "running", "done", "failed", "cancelled", "unknown"]
 """`scheduled`: for later, or before its next attempt. `unknown`: never put, or ended and forgotten."""
-
-_STATES: dict[State, JobState] = {
-    "available": "waiting",
-    "delayed": "scheduled",
-    "in_flight": "running",
-    "done": "done",
-    "failed": "failed",
-    "cancelled": "cancelled",
-    "unknown": "unknown",
-}
-
-_UNFINISHED = ("available", "delayed", "in_flight")
 
 STREAM_LOOK_S = 5.0
 """How often a reader of output looks whether the job has ended without a last record."""
@@ -76,7 +65,7 @@ class Job(Generic[R_co]):
 
     async def state(self) -> JobState:
         """Return the present state of the job."""
-        return _STATES[(await self._fate()).state]
+        return SHOWN.get((await self._fate()).state, "unknown")
 
     async def result(self, timeout: Seconds | None = None) -> R_co:
         """Wait for the end of the job, and return its result.
@@ -107,7 +96,7 @@ class Job(Generic[R_co]):
         offset = start
         while True:
             if not await log.wait(offset, timeout=STREAM_LOOK_S):
-                if (await self._fate()).state not in _UNFINISHED and not await log.wait(
+                if (await self._fate()).state not in UNFINISHED and not await log.wait(
                     offset, timeout=0
                 ):
                     return  # it ended without output, or its worker died

@@ -21,6 +21,7 @@ from millstream.errors import InvalidInput
 from millstream.jobs.cancelling import cancel_member, membership_of
 from millstream.jobs.context import JobContext, current_job
 from millstream.jobs.definition import Pending, TaskDefinition
+from millstream.jobs.description import UNFINISHED
 from millstream.jobs.driving import drive_async
 from millstream.jobs.job_ids import JobPlace, place_of_job
 from millstream.jobs.key_limits import KeyLimit, LimitsOfTask
@@ -34,7 +35,7 @@ from millstream.jobs.ticks import Missed
 from millstream.log.model.names import check_name
 from millstream.numbers import checked_numbers
 from millstream.queue.commands import CancelMessage
-from millstream.queue.model.message import Message, PeekState
+from millstream.queue.model.message import Message
 from millstream.queue.runs import cancel_command
 from millstream.record import Seconds
 
@@ -43,9 +44,6 @@ R = TypeVar("R")
 C = TypeVar("C")
 
 _PLAIN_JSON = ResultType()
-
-UNFINISHED: tuple[PeekState, ...] = ("available", "delayed", "in_flight")
-"""The states of jobs that can be cancelled, in the order in which a job goes through them."""
 
 CANCELS_PER_COMMIT = 500
 

@@ -92,12 +92,12 @@ class Signature(Generic[R]):
         arguments = Raw(task.arguments.encode_after(self._args, self._kwargs))
         priority = self._priority if self._priority is not None else task.options.priority
         return FollowingCall(
-            task.name,
-            task.options.queue,
-            task.arguments.first,
-            arguments,
-            priority,
-            task.limit_key,
+            task=task.name,
+            queue=task.options.queue,
+            first=task.arguments.first,
+            arguments=arguments,
+            priority=priority,
+            limit_key=task.limit_key,
         )
 
     async def put(self) -> GatheredJobs[R]:

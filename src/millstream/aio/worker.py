@@ -47,7 +47,7 @@ from millstream.worker.stats import WorkerStats
 
 
 class DrainCheck(Protocol):
-    """Decides whether a drain is complete; without it, an empty queue decides."""
+    """Decides whether a drain is complete. Without this check, a drain ends when the queue is empty."""
 
     async def __call__(self) -> bool:
         """Return whether nothing is left to do."""

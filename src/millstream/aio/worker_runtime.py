@@ -48,7 +48,7 @@ class Bell:
         self._rung.clear()
 
     async def wait(self, within_s: float | None) -> bool:
-        """Wait for a ring; False after the timeout."""
+        """Wait until the bell rings; return False if it has not rung within the timeout."""
         try:
             async with asyncio.timeout(within_s):
                 await self._rung.wait()
@@ -75,7 +75,7 @@ class SideCall:
         self._is_told = False
 
     async def ends(self, within_s: float | None = None) -> bool:
-        """Wait for the end of the task; False after the timeout."""
+        """Wait for the end of the call; return whether it has ended within the timeout."""
         await asyncio.wait([self._task], timeout=within_s)
         return self._task.done()
 
@@ -87,7 +87,10 @@ class SideCall:
         return self._task.exception()
 
     async def wind_up(self, error: BaseException | None) -> None:
-        """Wait until it has ended. It is cancelled if its caller was or is cancelled."""
+        """Wait for the end of the call, and cancel it if the caller was or is cancelled.
+
+        `error` is what ended the caller; None for no error.
+        """
         if isinstance(error, asyncio.CancelledError):
             self._task.cancel()
         try:

@@ -202,7 +202,8 @@ def _serve_group(
     json: bool,
 ) -> int:
     """Serve with several processes until stopped; return the exit code."""
-    from millstream.server.listen.ports import listen, tls_context
+    from millstream.server.listen.ports import listen
+    from millstream.server.listen.tls import tls_context
     from millstream.server.processes.group import ServerGroup
     from millstream.server.serving import url_of
 

@@ -181,15 +181,15 @@ def behind(position: Position, data: bytes, entry: SharedEntry) -> Position:
         body = decode_body(position.sequence + 1, EpochBody, entry.body)
         leader, address = body.node, body.address
     return Position(
-        position.cluster or entry.id,
-        position.sequence + 1,
-        entry.epoch,
-        digest(data),
-        leader,
-        address,
-        entry.time_ms,
-        entry.wall_ms,
-        entry.kind == CLOSED,
+        cluster=position.cluster or entry.id,
+        sequence=position.sequence + 1,
+        epoch=entry.epoch,
+        hash=digest(data),
+        leader=leader,
+        address=address,
+        time_ms=entry.time_ms,
+        wall_ms=entry.wall_ms,
+        closed=entry.kind == CLOSED,
     )
 
 
@@ -197,7 +197,14 @@ def closing(sequence: int, data: bytes) -> SharedEntry:
     """Return the entry that closes a log behind the last entry with these bytes."""
     last = decode(sequence, data)
     name = secrets.token_bytes(ID_BYTES)
-    return SharedEntry(CLOSED, last.epoch, name, digest(data), last.time_ms, last.wall_ms)
+    return SharedEntry(
+        kind=CLOSED,
+        epoch=last.epoch,
+        id=name,
+        previous=digest(data),
+        time_ms=last.time_ms,
+        wall_ms=last.wall_ms,
+    )
 
 
 def is_noted(kind: int, sequence: int) -> bool:

@@ -135,7 +135,9 @@ class PrimaryLog:
         self.place = place
         self._ask = ask
         self._seconds = seconds
-        self._report = NodeReport(name, "", "joining", 0, 0, b"")
+        self._report = NodeReport(
+            node=name, address="", role="joining", epoch=0, sequence=0, hash=b""
+        )
         self._primary: tuple[NodeReport, float] | None = None
         self._closed = False
 

@@ -37,7 +37,6 @@ class Arguments:
 
     def __init__(self, function: Callable[..., Any], task: str, omitted: str | None = None) -> None:
         self._task = task
-        self._omitted = omitted
         whole = inspect.signature(function)
         parameters = [p for p in whole.parameters.values() if p.name != omitted]
         self._parameters = {p.name: p for p in parameters}

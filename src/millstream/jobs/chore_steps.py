@@ -14,6 +14,7 @@ from millstream.jobs.chores import (
     SettleMember,
     decode_chore,
 )
+from millstream.jobs.description import UNFINISHED
 from millstream.jobs.driving import Steps
 from millstream.jobs.endings import read_outcomes
 from millstream.jobs.job_ids import place_of_job
@@ -23,8 +24,6 @@ from millstream.log.commands import DeleteLog, DescribeLog, GetMetadata
 from millstream.queue.commands import FindMessage
 from millstream.queue.model.message import Retry
 from millstream.record import wall_ms_of
-
-UNFINISHED = ("available", "delayed", "in_flight")
 
 
 def chore_steps(value: bytes | None, limits: Limits, now_ms: int) -> Steps[None]:

@@ -30,6 +30,9 @@ PEEKED: dict[ListedState, PeekState] = {
 }
 """The state of the message in the queue, by the state of the job."""
 
+UNFINISHED: tuple[PeekState, ...] = ("available", "delayed", "in_flight")
+"""The states of messages of unfinished jobs, in the order in which a job goes through them."""
+
 SHOWN: dict[State, ListedState] = {peeked: state for state, peeked in PEEKED.items()}
 
 

@@ -124,7 +124,16 @@ def _end_member(membership: GroupPart, outcome: MemberOutcome, limits: Limits) -
         bytes(callback.arguments), key=None, headers=headers, timestamp=None, limits=limits
     )
     collects = membership.on_failure == "collect"
-    return EndMember(log, record, index, size, has_failed, callback.queue, following, collects)
+    return EndMember(
+        log=log,
+        outcome=record,
+        member=index,
+        size=size,
+        has_failed=has_failed,
+        queue=callback.queue,
+        following=following,
+        follows_failures=collects,
+    )
 
 
 def read_outcomes(log: str, end: int) -> Steps[list[MemberOutcome]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from millstream.errors import InvalidInput
 from millstream.jobs.key_limits import KeyLimits, limits_of
@@ -23,10 +23,9 @@ from millstream.record import Seconds, to_ms
 BackoffLike = Backoff | Seconds | Sequence[Seconds]
 """The waits between attempts: a rule, always the same wait, or a list of waits."""
 
-UniqueState = Literal["waiting", "scheduled", "running"]
-"""A state in which a job keeps other jobs with the same key away."""
-
 UNIQUE_STATES = ("waiting", "scheduled", "running")
+"""The states in which a job may keep other jobs with the same key away."""
+
 PRIORITY_HEADER = "job-priority"
 UNIQUE_HEADER = "job-unique"
 QUEUE = "jobs"

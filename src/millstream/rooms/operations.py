@@ -79,13 +79,13 @@ def move_room(tx: WriteTransaction, tail: Tail) -> None:
     state = tx.entity(before, RoomState)
     if state.exists():
         taken = RoomTaken(
-            state.settings,
-            state.retained,
-            state.retained_bytes,
-            state.users,
-            state.connections,
-            state.generation,
-            dict(state.resumed),
+            settings=state.settings,
+            retained=state.retained,
+            retained_bytes=state.retained_bytes,
+            users=state.users,
+            connections=state.connections,
+            generation=state.generation,
+            resumed=dict(state.resumed),
         )
         tx.change(before, None)
         tx.change(after, taken)
@@ -122,14 +122,14 @@ def all_rooms(view: View, *, after: str = "") -> Iterator[FoundRoom]:
     prefix = keys.log_name(ROOM)
     start, stop = keys.range_of(prefix)
     if after:
-        start = prefix + after.encode() + b"\x00"
+        start = keys.successor(prefix + after.encode())
     while page := view.find(start, stop, limit=NAMES_PER_STEP):
         for key in page:
             log_id = view.entity(key, Name).log_id
             head = view.entity(keys.head(log_id), Head)
             if FORK_NAME not in head.name and head.name != ROOM:
                 yield FoundRoom(log_id, head, view.entity(room_keys.room(log_id), RoomState))
-        start = page[-1] + b"\x00"
+        start = keys.successor(page[-1])
 
 
 def look_into_room(store: Store, query: c.LookIntoRoom) -> RoomLook:

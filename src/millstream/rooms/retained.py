@@ -89,7 +89,7 @@ def retained_page(
     page: list[Row] = []
     size, limit = 0, 1
     for start, stop in _ranges(room, types):
-        at = max(start, after + b"\x00")
+        at = max(start, keys.successor(after))
         while at < stop:
             rows = view.scan(at, stop, limit=limit)
             page += rows
@@ -99,7 +99,7 @@ def retained_page(
                 return page, page[-1][0]
             if len(rows) < limit:
                 break
-            at = rows[-1][0] + b"\x00"
+            at = keys.successor(rows[-1][0])
             limit = max(1, min(rows_max, (PAGE_BYTES - size) // max(sizes)))
     return page, b""
 

@@ -156,7 +156,16 @@ def _page(view: View, after: str) -> list[Swept]:
         )
         stale = [mark.key for mark in marks if mark.generation not in held]
         name = room_of(head.name)
-        rooms.append(Swept(name, room.log_id, replace(head), ttl_ms, is_ripe, stale))
+        rooms.append(
+            Swept(
+                name=name,
+                log_id=room.log_id,
+                head=replace(head),
+                ttl_ms=ttl_ms,
+                is_ripe=is_ripe,
+                stale=stale,
+            )
+        )
     return rooms
 
 

@@ -41,8 +41,8 @@ from millstream.server.listen.ports import (
     PortListener,
     listen,
     serve_ports,
-    tls_context,
 )
+from millstream.server.listen.tls import tls_context
 from millstream.server.processes.place import ProcessPlace
 from millstream.server.processes.siblings import Siblings
 from millstream.server.rooms.hub import Hub

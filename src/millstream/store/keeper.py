@@ -157,7 +157,7 @@ class Keeper:
             return False  # the next upkeep or the next caller reports the error
 
     def _is_quiet(self) -> bool:
-        """Return whether the last looks were in vain, and nothing was written meanwhile."""
+        """Return whether the last looks found no messages, and nobody wrote meanwhile."""
         has_written = self._events is not None and self._reports_write(self._events, 0)
         self._quiet_looks = 0 if has_written else self._quiet_looks + 1
         return self._quiet_looks >= QUIET_LOOKS

@@ -100,8 +100,7 @@ class Watch:
             self._observers = tuple(observer for observer in self._observers if observer != call)
 
     def stir(self) -> None:
-        """Report that the set of waiters may have changed, also of waiters that share a wake
-        function."""
+        """Call the functions of `observe`, because the set of waiters may have changed."""
         for call in self._observers:
             call()
 

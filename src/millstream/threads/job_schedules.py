@@ -132,7 +132,9 @@ class JobSchedules:
         definition = task.definition
         chosen = definition.name if name is None else name
         job = _job_of(definition, args, kwargs)
-        declaration = Declaration(chosen, definition, job, every, tz, missed)
+        declaration = Declaration(
+            name=chosen, task=definition, job=job, every=every, tz=tz, missed=missed
+        )
         declaration.schedule(now_ms=0)
         namesake = self._declared.get(chosen)
         if namesake is not None:

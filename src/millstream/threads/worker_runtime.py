@@ -31,7 +31,7 @@ asleep does not wake it, and its handler runs with the next turn."""
 
 
 class Bell:
-    """Wakes the one thread that waits for it; any thread may ring, also from a signal's handler."""
+    """Wakes the thread that waits for the bell; any thread may ring, also from a signal's handler."""
 
     def __init__(self) -> None:
         self._rung: SimpleQueue[None] = SimpleQueue()
@@ -41,12 +41,12 @@ class Bell:
         self._rung.put(None)
 
     def clear(self) -> None:
-        """Remove the rings that were not heard yet."""
+        """Remove the rings that no wait has taken yet."""
         while not self._rung.empty():
             self._rung.get_nowait()
 
     def wait(self, within_s: float | None) -> bool:
-        """Wait until it is rung; False if that is not so in time."""
+        """Wait until the bell rings; return False if it has not rung within the timeout."""
         left_s = math.inf if within_s is None else within_s
         while True:
             try:
@@ -93,21 +93,21 @@ class SideCall:
             self._error = error
 
     def ends(self, within_s: float | None = None) -> bool:
-        """Wait until it has ended; False if that is not so in time."""
+        """Wait for the end of the call; return whether it has ended within the timeout."""
         self._thread.join(within_s)
         return not self._thread.is_alive()
 
     def take_error(self) -> BaseException | None:
-        """What ended it, if that was an error; once."""
+        """Return the error that ended the call, once."""
         error, self._error = self._error, None
         return error
 
     def wind_up(self, error: BaseException | None) -> None:
-        """Wait until it has ended."""
+        """Wait for the end of the call, whatever ended the caller."""
         self.ends()
 
     def close(self) -> None:
-        """Break off its wait, and wait until it has ended: a thread cannot be cancelled."""
+        """Break off the wait of the call, and wait for its end: a thread cannot be cancelled."""
         self._breaker.end()
         self.ends()
 

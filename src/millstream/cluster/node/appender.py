@@ -111,13 +111,13 @@ class Appender:
         """Return an entry that would follow the position."""
         position = self._progress.position
         return SharedEntry(
-            kind,
-            position.epoch if epoch is None else epoch,
-            name or secrets.token_bytes(entries.ID_BYTES),
-            position.hash,
-            max(position.time_ms, self._clock.boot_ms()),
-            self._clock.wall_ms(),
-            body,
+            kind=kind,
+            epoch=position.epoch if epoch is None else epoch,
+            id=name or secrets.token_bytes(entries.ID_BYTES),
+            previous=position.hash,
+            time_ms=max(position.time_ms, self._clock.boot_ms()),
+            wall_ms=self._clock.wall_ms(),
+            body=body,
         )
 
     def _send(self, kind: int, body: bytes, name: bytes, *, waits: bool = True) -> Position:

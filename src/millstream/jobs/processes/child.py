@@ -11,6 +11,7 @@ import faulthandler
 import importlib
 import logging
 import os
+import resource
 import signal
 import sys
 import threading
@@ -23,7 +24,6 @@ from millstream.errors import InvalidInput, MillstreamError
 from millstream.jobs.processes.application import UnusableApplication
 from millstream.jobs.processes.journal import Journal
 from millstream.jobs.processes.lines import EventWriter
-from millstream.jobs.processes.memory import resident_bytes
 from millstream.jobs.processes.reports import (
     ChildLeaving,
     ChildPlan,
@@ -213,3 +213,13 @@ class ChildProcess:
                 self._reports.send_bytes(encode_report(report))
             except OSError:
                 pass  # the supervisor has died: the end of its pipe makes this process drain
+
+
+def resident_bytes() -> int:
+    """Return the resident memory of this process; where only the peak is known, the peak."""
+    try:
+        with open("/proc/self/statm", "rb") as facts:
+            return int(facts.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024

@@ -112,14 +112,14 @@ class Journal:
         entries.sort(key=lambda entry: (entry.kill_s is None, entry.kill_s or entry.began_s))
         running = tuple(
             RunningJob(
-                entry.job.id,
-                entry.job.task,
-                entry.job.queue,
-                entry.job.claim_id,
-                entry.job.attempt,
-                now_s - entry.began_s,
-                None if entry.kill_s is None else entry.kill_s - now_s,
-                entry.kill_reason,
+                id=entry.job.id,
+                task=entry.job.task,
+                queue=entry.job.queue,
+                claim_id=entry.job.claim_id,
+                attempt=entry.job.attempt,
+                ran_s=now_s - entry.began_s,
+                kill_in_s=None if entry.kill_s is None else entry.kill_s - now_s,
+                kill_reason=entry.kill_reason,
             )
             for entry in entries[:REPORTED_MAX]
         )

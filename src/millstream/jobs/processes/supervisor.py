@@ -369,12 +369,14 @@ def _orphans(child: Child, died: str) -> tuple[Orphan, ...]:
     to_blame, reason = child.blame or ("", died)
     return tuple(
         Orphan(
-            job.queue,
-            job.claim_id,
-            job.attempt,
-            job.task,
-            reason if to_blame in ("", job.id) else f"its process was killed because of {to_blame}",
-            to_blame in ("", job.id),
+            queue=job.queue,
+            claim_id=job.claim_id,
+            attempt=job.attempt,
+            task=job.task,
+            reason=reason
+            if to_blame in ("", job.id)
+            else f"its process was killed because of {to_blame}",
+            is_to_blame=to_blame in ("", job.id),
         )
         for job in child.running
     )

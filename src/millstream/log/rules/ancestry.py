@@ -89,7 +89,7 @@ def children(view: Rows | WriteTransaction, log_id: int) -> Iterator[tuple[int, 
             fork = fork_of(view, child_id)
             if fork is not None:
                 yield child_id, fork
-        start = rows[-1][0] + b"\x00"
+        start = keys.successor(rows[-1][0])
 
 
 def release(tx: WriteTransaction, log_id: int) -> bool:

@@ -114,7 +114,7 @@ class LogUpkeep:
         """Return the next page of entities of a type, starting over after the last page."""
         first, stop = keys.range_of(keys.prefix(kind))
         page = view.find(self._positions.get(kind, first), stop, limit=HEADS_PER_PASS)
-        self._positions[kind] = first if len(page) < HEADS_PER_PASS else page[-1] + b"\x00"
+        self._positions[kind] = first if len(page) < HEADS_PER_PASS else keys.successor(page[-1])
         return page
 
 

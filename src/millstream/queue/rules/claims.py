@@ -21,11 +21,12 @@ from millstream.queue.model.slots import Slots
 from millstream.queue.model.state import QueueState
 from millstream.queue.rules.endings import end_attempts, expire
 from millstream.queue.rules.grouped_lane import take_passing
-from millstream.queue.rules.index import QUIET, Rank
+from millstream.queue.rules.index import QUIET
 from millstream.queue.rules.ledger import Ledger
 from millstream.queue.rules.lookup import find_queue, of_queue
 from millstream.queue.rules.notes import check_results, write_results
 from millstream.queue.rules.placement import place
+from millstream.queue.rules.ready import Rank
 from millstream.queue.rules.selection import Selection
 from millstream.queue.rules.sources import facts_of, has_patterns
 from millstream.queue.rules.stride import stride, stride_together
@@ -200,8 +201,8 @@ def _choose_next(ledger: Ledger, count_max: int, chosen: Selection) -> None:
     if ledger.waits():
         index = ledger.index
         index.promote_due(max(count_max, PROMOTED_MIN))
-        index.read(count_max)
-        while chosen.count < count_max and index.best() is not None:
+        index.ready.read(count_max)
+        while chosen.count < count_max and index.ready.best() is not None:
             chosen.add_claims(*index.take(count_max - chosen.count))
     if chosen.count < count_max and ledger.queue.counts.fresh:
         chosen.add_front(0, count_max - chosen.count)
@@ -213,11 +214,11 @@ def _choose_best(ledger: Ledger, count_max: int, chosen: Selection) -> None:
     # enough: a claim compares one candidate per lane, however many messages wait.
     index = ledger.index
     index.promote_due(max(count_max, PROMOTED_MIN))
-    index.read(count_max)
+    index.ready.read(count_max)
     fronts = [(_front_rank(ledger, chosen, lane), lane) for lane in ledger.queue.lanes]
     heapq.heapify(fronts)
     while chosen.count < count_max:
-        entry = index.best()
+        entry = index.ready.best()
         limit = entry[0] if entry is not None else LAST
         if fronts and fronts[0][0] < limit:
             _, lane = heapq.heappop(fronts)

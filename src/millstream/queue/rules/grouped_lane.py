@@ -1,8 +1,7 @@
-"""A lane of a queue with groups: claims take messages from its front and pass over blocked
-groups.
+"""A lane of a queue with groups: claims walk it from the front and pass over blocked groups.
 
-The messages of all groups wait in a lane, in order; with priorities, in a lane for each priority. A claim walks the lane from the front
-and takes every message whose group allows it. A blocked message (its group has enough in flight, a
+The messages of all groups wait in a lane, in order; with priorities, in a lane for each priority. A
+claim walks the lane from the front and takes every message whose group allows it. A blocked message (its group has enough in flight, a
 retry or earlier members wait, or it is not due) is passed over: it moves from the lane into its
 group, where the end of an attempt finds it. So a message that is never blocked costs no row and no
 record.
@@ -13,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from millstream.queue.model.slots import Slots
-from millstream.queue.rules.index import QUIET, Rank
+from millstream.queue.rules.index import QUIET
 from millstream.queue.rules.ledger import Ledger
+from millstream.queue.rules.ready import Rank
 from millstream.queue.rules.selection import Selection
 
 PASSED_MAX = 2_000

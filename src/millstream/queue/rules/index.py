@@ -1,8 +1,8 @@
 """The index of claimable messages during an operation.
 
-Stored rows order messages by class and rank. Entries that the operation adds or takes stay in
-memory until `close`, so that a claim can take a message which an acknowledgement in the same commit
-has freed. Groups are opened on first use and written back once.
+The index decides which messages are ready, which wait for a time, and which wait behind the head of
+their group. Ready messages are kept by `ready.py`. Groups are opened on first use and written back
+once.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from millstream.queue.model.roster import Roster, Rostered, movements
 from millstream.queue.model.state import QueueState
 from millstream.queue.rules.group_caps import GroupCaps
 from millstream.queue.rules.open_group import OpenGroup
+from millstream.queue.rules.ready import ROWS_PER_READ, ReadyRows
 from millstream.queue.rules.waiting_rows import find_delay
 from millstream.store.commit.transaction import WriteTransaction
 
@@ -32,15 +33,8 @@ NOISY_MIN = 30
 its messages are claimed after the messages of quiet tenants.
 """
 
-ROWS_PER_READ = 16
-"""The rows of the index to read first. A row of neighbours may satisfy the whole claim."""
-
 ROWS_INLINE_MAX = 250
 """More rows than this go straight to the base table instead of the delta of their commit."""
-
-Rank = tuple[int, int]
-Entry = tuple[Rank, int, int, str, int]
-"""Class and rank, claim number, claim id, group, count. The smallest entry is claimed first."""
 
 
 class Index:
@@ -50,10 +44,8 @@ class Index:
         self._tx = tx
         self._queue = queue
         self._counts = counts
-        self._ready: dict[int, tuple[Rank, str, int]] = {}
-        """Claim ids → class and rank, group, and the number of neighbours with the same."""
+        self.ready = ReadyRows(tx, queue, counts)
         self._groups: dict[str, OpenGroup] = {}
-        self._heap: list[Entry] = []
         self._taken = 0
         self._flown: dict[str, int] = {}
         """Groups → the change of their number of messages in flight."""
@@ -83,7 +75,7 @@ class Index:
         if due_ms > self._tx.store_ms and (is_alone or not self._queue.spec.ordered):
             self.wait(claim_id, due_ms, count)
         elif is_alone:
-            self._ready[claim_id] = ((QUIET, rank), "", count)
+            self.ready.added[claim_id] = ((QUIET, rank), "", count)
         else:
             self._join(self._group(group), claim_id, rank, due_ms)
 
@@ -179,7 +171,7 @@ class Index:
             lane = max(bucket.lane, 0)
             for span in bucket.sources(slot, slot + count):
                 rank = QUIET, self.rank(lane, span.at_ms)
-                self._ready[bucket_id + span.slot] = rank, "", span.count
+                self.ready.added[bucket_id + span.slot] = rank, "", span.count
             return
         for member_slot in range(slot, slot + count):
             priority, name = bucket.mark(member_slot)
@@ -187,7 +179,7 @@ class Index:
             if name and self._queue.spec.group_by:
                 self._awake_member(bucket_id + member_slot, name, rank_ms)
             else:
-                self._ready[bucket_id + member_slot] = (QUIET, rank_ms), "", 1
+                self.ready.added[bucket_id + member_slot] = (QUIET, rank_ms), "", 1
 
     def _awake_member(self, claim_id: int, name: str, rank: int) -> None:
         if self._has_record(name) and self._group(name).now.head == claim_id:
@@ -195,48 +187,13 @@ class Index:
         elif not self._queue.is_in_lane(claim_id):
             self._join(self._group(name), claim_id, rank, 0)
 
-    def read(self, count_max: int) -> None:
-        """Build the heap for a claim of `count_max`: stored rows together with this operation's
-        entries.
-        """
-        # A claim mostly needs a few rows, and a row of neighbours may cover all of it. So the first
-        # read is small, and only a claim that needs more reads as many rows as messages are
-        # missing.
-        heap = [
-            (rank, split_id(claim_id)[1], claim_id, group, count)
-            for claim_id, (rank, group, count) in self._ready.items()
-        ]
-        if self._queue.counts.ready:
-            start, stop = keys.of_queue(keys.READY, self._queue.queue_id)
-            limit = ROWS_PER_READ
-            while count_max > 0:
-                rows = self._tx.scan(start, stop, limit=limit)
-                for key, value in rows:
-                    rank, claim_id = keys.ready_claim(key)
-                    count = keys.run_count(value[:4])
-                    heap.append((rank, split_id(claim_id)[1], claim_id, value[4:].decode(), count))
-                    count_max -= count
-                if len(rows) < limit:
-                    break
-                start, limit = keys.successor(rows[-1][0]), max(count_max, 1)
-        heapq.heapify(heap)
-        self._heap = heap
-
-    def best(self) -> Entry | None:
-        """Return the entry to claim next."""
-        return self._heap[0] if self._heap else None
-
     def take(self, count_max: int) -> tuple[int, int]:
         """Claim the best entry, up to `count_max` neighbours, and raise the next head of its group.
 
         Returns the first claim id and the number of claims.
         """
-        rank, _, claim_id, name, count = heapq.heappop(self._heap)
-        self._hide(claim_id, rank, count)
-        size = min(count, count_max)
+        (_, _, claim_id, name, _), size = self.ready.take(count_max)
         self._taken += size
-        if size < count:
-            self._show(claim_id + size, rank, "", count - size)
         if not name:
             return claim_id, size
         group = self._group(name)
@@ -245,8 +202,7 @@ class Index:
         self._run_groups.add(name)
         group.now = GroupStanding(group.now.waiting, paid_until_ms=group.now.paid_until_ms)
         self._lift(group)
-        if (head := group.now.head) in self._ready:
-            self._push(head)
+        self.ready.offer(group.now.head)
         return claim_id, size
 
     def take_behind(self, name: str, count_max: int) -> Iterator[int]:
@@ -342,7 +298,7 @@ class Index:
         if head != NOBODY and rank is None:
             self._awake_head(group)
         elif rank is not None and limit and self._flying(name) >= limit:
-            self._hide(head, rank, 1)
+            self.ready.remove(head, rank, 1)
             group.now = replace(group.now, head=NOBODY, rank=None)
             self._join(group, head, rank[1], 0)
         self._lift(group)
@@ -371,8 +327,8 @@ class Index:
             self._counts.waiting -= 1
         group = self._group(name)
         self._join(group, claim_id, self.rank(priority, at_ms), due_ms)
-        if group.now.head == claim_id and claim_id in self._ready:
-            self._push(claim_id)
+        if group.now.head == claim_id:
+            self.ready.offer(claim_id)
 
     def counted(self) -> None:
         """Stop adding claimed messages: the queue's counts include them from now on."""
@@ -381,7 +337,7 @@ class Index:
     def close(self) -> None:
         """Write the collected changes."""
         tx, queue_id = self._tx, self._queue.queue_id
-        rows = len(self._ready) + sum(len(group.added) for group in self._groups.values())
+        rows = len(self.ready.added) + sum(len(group.added) for group in self._groups.values())
         home = rows > ROWS_INLINE_MAX
         opened, closed = [], []
         for name, group in self._groups.items():
@@ -395,10 +351,7 @@ class Index:
                     opened.append(name)
                 elif group.now == NO_STANDING:
                     closed.append(name)
-        for claim_id, (rank, name, count) in self._ready.items():
-            value = keys.run_value(count, full=True) + name.encode()
-            tx.put(keys.ready(queue_id, rank, claim_id), value, home=home)
-            self._counts.ready += count
+        self.ready.write(home=home)
         flew, landed = movements(self._flown)
         if flew or landed or opened or closed:
             tx.change(keys.roster(queue_id), Rostered(flew, landed, opened, closed))
@@ -465,7 +418,7 @@ class Index:
     def _show_head(self, group: OpenGroup, rank: int) -> None:
         shown = (self._class(group.name), rank)
         group.now = replace(group.now, rank=shown)
-        self._ready[group.now.head] = (shown, group.name, 1)
+        self.ready.added[group.now.head] = (shown, group.name, 1)
 
     def _class(self, name: str) -> int:
         if self._caps.in_flight_max(name):
@@ -481,18 +434,5 @@ class Index:
         now = group.now
         if now.head == NOBODY or now.rank is None or now.rank[0] == self._class(group.name):
             return
-        self._hide(now.head, now.rank, 1)
+        self.ready.remove(now.head, now.rank, 1)
         self._show_head(group, now.rank[1])
-
-    def _show(self, claim_id: int, rank: Rank, name: str, count: int) -> None:
-        self._ready[claim_id] = rank, name, count
-        self._push(claim_id)
-
-    def _push(self, claim_id: int) -> None:
-        rank, name, count = self._ready[claim_id]
-        heapq.heappush(self._heap, (rank, split_id(claim_id)[1], claim_id, name, count))
-
-    def _hide(self, claim_id: int, rank: Rank, count: int) -> None:
-        if self._ready.pop(claim_id, None) is None:
-            self._tx.erase(keys.ready(self._queue.queue_id, rank, claim_id))
-            self._counts.ready -= count

@@ -107,7 +107,7 @@ class Repeats:
         return next(counting, None)
 
     def _counts(self, earlier: Seen, at_ms: int) -> bool:
-        """Return whether a message appended at `at_ms` repeats a message that was seen."""
+        """Return whether an earlier message with the same digest makes one appended at `at_ms` a repeat."""
         if self._queue.spec.dedup_while:
             return self._holds(earlier)
         # A log that a sync delivered late may hold messages older than the remembered ones.

@@ -192,7 +192,9 @@ def without_acks(query: c.ClaimMessages) -> c.ClaimMessages:
 
 
 class ClaimMemory(Struct):
-    """What the last claims of this process have left, for the plan of the next claim."""
+    """Facts about queues that the last claims of this process have noted, for the plan of the next
+    claim.
+    """
 
     routed_ahead: dict[str, int] = {}
     """By queue: the number of fresh messages that the last claim left."""

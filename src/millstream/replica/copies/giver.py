@@ -271,7 +271,7 @@ def summarize_named(store: Store, query: c.SummarizeNamed) -> list[c.Summary]:
 
 
 def _names(view: View, *, after: str, limit: int) -> list[str]:
-    return [key[2:].decode() for key in view.find(*keys.log_names(after), limit=limit)]
+    return [keys.leading_name(key) for key in view.find(*keys.log_names(after), limit=limit)]
 
 
 def _summary(view: View, *, extent: CopyExtent, digest: bytes) -> c.Summary | None:

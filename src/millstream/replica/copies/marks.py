@@ -32,7 +32,7 @@ def read_marks(view: View, log_id: int, *, start: int = 0) -> Iterator[Mark]:
             for offset, digest in decode_marks(value):
                 if offset >= start:
                     yield Mark(offset, digest)
-        position = rows[-1][0] + b"\x00"
+        position = keys.successor(rows[-1][0])
 
 
 def mark_at(view: View, log_id: int, offset: int) -> Mark | None:

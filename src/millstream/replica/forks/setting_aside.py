@@ -216,7 +216,15 @@ def _move_producers(tx: WriteTransaction, tail: Tail) -> None:
         state = tx.entity(key, ProducerState)
         first = state.last - len(state.offsets) + 1
         moved = [
-            Produced(state.epoch, first + n, offset, count, state.at_ms, limit, state.idle_ms)
+            Produced(
+                epoch=state.epoch,
+                sequence=first + n,
+                first=offset,
+                count=count,
+                at_ms=state.at_ms,
+                keep=limit,
+                idle_ms=state.idle_ms,
+            )
             for n, (offset, count) in enumerate(state.offsets)
             if offset + count <= tail.at
         ]

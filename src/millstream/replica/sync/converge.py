@@ -5,6 +5,10 @@ the other copy's additional records were written by a store that had lost the lo
 in a fork, never lost. Under equal pairs one copy is the beginning of the other, and the longer copy
 gives to the shorter. If the copies differ below both ends they are a fork, and `on_fork` decides.
 
+The alternative is a merge that orders the records of both copies by time. It would need no owner, but
+records would change their offsets, and cursors and queues would point at other records. The price of
+our rule: what two stores append at the same time ends up in a fork, and users merge the fork.
+
 Each step is one commit in one store, and leaves copies that can be synced again: a sync that is cut
 off in the middle continues where it ended.
 """
@@ -117,7 +121,17 @@ class Convergence:
             raise Conflict(f"log {self.log!r} came to exist meanwhile; sync again", log=self.log)
         if before is not None:
             self.outcome.truncated += before.end - before.start
-        made = Summary(self.log, base.offset, base.offset, base, base.digest, owner, epoch, 0, b"")
+        made = Summary(
+            name=self.log,
+            start=base.offset,
+            end=base.offset,
+            base=base,
+            digest=base.digest,
+            owner=owner,
+            epoch=epoch,
+            timestamp_ms=0,
+            metadata=b"",
+        )
         if before is not None:
             made = replace(made, metadata=before.metadata, timestamp_ms=before.timestamp_ms)
         self._copies[party] = made

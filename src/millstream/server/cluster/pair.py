@@ -162,12 +162,12 @@ class Pairing:
         except Gone:
             log_entries = []
         report = NodeReport(
-            self._name,
-            self.node.address,
-            "leader",
-            member.position.epoch,
-            noted,
-            b"",
+            node=self._name,
+            address=self.node.address,
+            role="leader",
+            epoch=member.position.epoch,
+            sequence=noted,
+            hash=b"",
             version=__version__,
         )
         first = log.held(timeout_s=0).first

@@ -13,11 +13,10 @@ import ssl
 from collections.abc import Callable, Sequence
 from email.utils import formatdate
 
-from millstream.errors import InvalidInput, MillstreamError
+from millstream.errors import MillstreamError
 from millstream.server.core import Core
 from millstream.server.listen.connections import Connections
-from millstream.server.listen.handshake import Handshakes
-from millstream.server.settings import Settings
+from millstream.server.listen.tls import Handshakes
 
 BACKLOG = 2048
 
@@ -123,23 +122,6 @@ def listen(host: str, port: int) -> socket.socket:
         raise _cannot_listen(host, port, error) from error
     listener.setblocking(False)
     return listener
-
-
-def tls_context(settings: Settings) -> ssl.SSLContext | None:
-    """Return the TLS context of the certificate files; None without TLS."""
-    if not settings.certificate and not settings.key:
-        return None
-    if not settings.certificate or not settings.key:
-        raise InvalidInput("TLS needs both a certificate and its key: --certificate and --key")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        context.load_cert_chain(settings.certificate, settings.key)
-    except OSError as error:
-        raise InvalidInput(
-            f"no TLS with the certificate {settings.certificate} and the key {settings.key}: "
-            f"{error.strerror or error}"
-        ) from error
-    return context
 
 
 def _cannot_listen(host: str, port: int, error: OSError) -> CannotListen:

@@ -28,7 +28,6 @@ from millstream.server.processes.place import READY, VARIABLE, ProcessPlace
 
 _logger = logging.getLogger("millstream.server")
 
-PROCESSES_MAX = 256
 FIRST_DELAY_S = 0.1
 DELAY_S_MAX = 10.0
 START_S = 60.0

@@ -241,7 +241,14 @@ async def send_to_room(ask: Ask, room: str, body: MessagesBody) -> SentOffset:
         )
         for message in raw.messages
     ]
-    command = c.SendToRoom(room, messages, body.user, body.client, body.n, body.generation)
+    command = c.SendToRoom(
+        room=room,
+        messages=messages,
+        sender=body.user,
+        origin=body.client,
+        number=body.n,
+        generation=body.generation,
+    )
     offset = await ask.execute(command)
     return SentOffset(offset)
 
@@ -255,7 +262,12 @@ async def get_retained(ask: Ask, room: str, query: RetainedQuery) -> RetainedPag
         retained.offset,
         [
             RetainedShown(
-                value.type, value.key, value.offset, value.sender, value.timestamp, value.json()
+                type=value.type,
+                key=value.key,
+                offset=value.offset,
+                sender=value.sender,
+                time=value.timestamp,
+                data=value.json(),
             )
             for value in retained.values
         ],

@@ -167,7 +167,13 @@ async def commit_staged(ask: Ask, txn: str, body: CommitBody) -> Committed:
         while (before := await core.session.execute(FindPublished(BOOK, name))) is None:
             parts = _find_parts(shelf, key, body.parts, ask.limits)
             command = PublishParts(
-                BOOK, REMEMBERED_MS, name, body.log, parts, digest, () if is_one else tuple(logs)
+                book=BOOK,
+                remember_ms=REMEMBERED_MS,
+                name=name,
+                log=body.log,
+                parts=parts,
+                digest=digest,
+                logs=() if is_one else tuple(logs),
             )
             published = await core.session.execute(command)
             del parts, command

@@ -145,6 +145,9 @@ class Hub:
         so that none is reported as missing and then stored. The listener starts at the look's
         offset, so that the welcome's retained values and the messages that follow neither overlap
         nor leave a hole.
+
+        A listener that starts before the look would need a buffer, to drop what the welcome shows
+        already. The price of our order: a client with a user gets its welcome one commit later.
         """
         await self.attendance.take()
         if listener.user:

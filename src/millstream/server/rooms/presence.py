@@ -271,11 +271,11 @@ class RoomPresence:
 
 def _joining(listener: RoomListener, instance: InstanceTaken) -> JoinRoom:
     return JoinRoom(
-        listener.room.name,
-        instance.name,
-        instance.generation,
-        listener.connection,
-        listener.client,
-        listener.user,
-        listener.state,
+        room=listener.room.name,
+        instance=instance.name,
+        generation=instance.generation,
+        connection=listener.connection,
+        client=listener.client,
+        user=listener.user,
+        state=listener.state,
     )

@@ -233,7 +233,7 @@ class State:
         while more and len(existing) < limit:
             rows = snapshot.scan(start, stop, limit=limit - len(existing))
             more = len(rows) == limit - len(existing)
-            start = rows[-1][0] + b"\x00" if more else stop
+            start = keys.successor(rows[-1][0]) if more else stop
             before, at = at, bisect_left(unfolded, start)
             page = sorted({key for key, _ in rows}.union(unfolded[before:at]))
             for key in page:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import unquote, urlsplit
 
-from millstream.server.gateways.sqs.errors import SqsError, invalid, no_queue
+from millstream.server.gateways.sqs.errors import SqsError, invalid
 
 FIFO = ".fifo"
 NAME_CHARS_MAX = 80
@@ -139,11 +139,3 @@ def queue_of_stored(stored: str, home: HomePlace) -> QueueName | None:
     account = place[1] if len(place) == 2 else home.account
     queue = QueueName(region, account, name)
     return queue if queue.stored(home) == stored else None
-
-
-def need_queue_of_arn(arn: str) -> QueueName:
-    """Return the queue that an ARN names, or raise."""
-    queue = queue_of_arn(arn)
-    if queue is None:
-        raise no_queue()
-    return queue

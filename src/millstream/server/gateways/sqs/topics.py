@@ -97,7 +97,7 @@ class TopicName:
 
 @dataclass(frozen=True, slots=True)
 class KnownTopic:
-    """A topic that exists."""
+    """A stored topic: its name, its log, and its record as text."""
 
     name: TopicName
     log: str
