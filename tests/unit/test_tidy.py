@@ -627,7 +627,7 @@ def test_a_name_for_two_things_is_found() -> None:
     assert twice_named(sources[1:]) == []
 
 
-DARK_PERCENT_MAX = 3.7
+DARK_PERCENT_MAX = 3.5
 VAGUE_PERCENT_MAX = 0.5
 """Ceilings of `tools/words.py`: they may only fall."""
 

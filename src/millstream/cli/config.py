@@ -28,7 +28,7 @@ OF_SERVE = ("backup", "logs", "rooms")
 LEVELS = "log_levels"
 """The section with the levels of log lines, by part."""
 DEFAULT = "default"
-"""The key of this section for all other parts."""
+"""The key in this section with the level of all parts that the section does not name."""
 
 
 def use_file(context: typer.Context, path: Path | None) -> Path | None:

@@ -192,10 +192,10 @@ def define(
 
 
 def revise(stored: Schedule, declaration: Schedule) -> Change:
-    """Return a stored schedule with the definition of another one of its name.
+    """Return the change that gives a stored schedule the definition of a declaration.
 
-    The same ticks go on where they are: a tick that is due, or was missed, still fires. A paused
-    schedule stays paused.
+    If the ticks are the same, a tick that is due, or was missed, still fires. A paused schedule
+    stays paused.
     """
     kept = replace(declaration, paused=stored.paused, last_ms=stored.last_ms)
     if _same_ticks(stored.ticks, declaration.ticks):

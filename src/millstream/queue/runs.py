@@ -80,7 +80,10 @@ def joined_claims(claims: Iterable[tuple[int, int]]) -> list[Run]:
 
 
 def results_of(messages: Messages, result: bytes | Sequence[bytes | None] | None) -> list[Result]:
-    """Return the results of messages by claim id: one message's, or one entry per message."""
+    """Return the results of messages by claim id.
+
+    `result` is the result of a single message, or a list with an entry for each message.
+    """
     if result is None:
         return []
     chosen = chosen_of(messages)

@@ -1,8 +1,9 @@
 """Clients that come back: frames of the earlier connections are refused.
 
 A client that lost its connection asks another server for the stored frames, and sends the missing
-frames again. The first server may still be about to store some of them. So the client's return is a
-commit before that question: frames that were stored earlier are found, and later ones are refused.
+frames again. The first server may still be about to store some of them. So the client's return is
+committed before the question is answered: frames that were stored before this commit are found, and
+later frames of the earlier connection are refused.
 """
 
 from __future__ import annotations

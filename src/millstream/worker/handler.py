@@ -25,8 +25,7 @@ class HandlerTransaction(DeferredSteps):
     """The steps of a handler, committed with the acknowledgement once the handler returns."""
 
     def closing(self, message: Message, result: bytes | None = None) -> Transact:
-        """Return the steps and the acknowledgement as one commit; with `LeaseLost`, all of it
-        fails."""
+        """Return the steps and the acknowledgement as one commit, which fails if the lease is lost."""
         if not self._ends(message):
             self.ack(message, result=result)
         self._ended = True

@@ -122,7 +122,7 @@ class ChildPlan(Struct, frozen=True, kw_only=True):
     number: int = 1
     orphans: tuple[Orphan, ...] = ()
     mark: str = ""
-    """The end of the names of all children as consumers; no other worker has it."""
+    """A suffix of the consumer names of all children, unique to this worker."""
     running_path: str = ""
     """The file in which the child notes its running jobs."""
     dead: tuple[str, ...] = ()

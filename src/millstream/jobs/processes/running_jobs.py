@@ -88,7 +88,7 @@ class RunningJobsFile:
         return tuple(jobs)
 
     def close(self) -> None:
-        """Forget the file; a child that never opened it has left its name."""
+        """Close the file, and delete its name if the child never opened the file."""
         self._slots.close()
         try:
             os.unlink(self.path)

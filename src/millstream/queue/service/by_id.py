@@ -120,8 +120,8 @@ def _find_in_view(view: View, queue: str, log: str, offset: int) -> PlacedMessag
     place = bisect_message(view, state, log_id, offset)
     if place is not None:
         return PlacedMessage(place.bucket_id + place.slot, log_id, offset)
-    # A waiting message is in a bucket of `alive`, also if this commit has made the bucket. The
-    # message may be redriven, so that its neighbours do not lead to it.
+    # A waiting message is in a bucket of `alive`, also if this commit has made the bucket. A
+    # redriven message is not beside its old neighbours, so the bisection misses it.
     waiting = [keys.bucket(state.queue_id, bucket_id) for bucket_id in state.alive]
     stored = view.find_all(*keys.of_queue(keys.BUCKET, state.queue_id))
     for key in chain(waiting, stored):

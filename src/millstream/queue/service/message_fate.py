@@ -76,7 +76,7 @@ def find_messages(store: Store, query: c.FindMessages) -> list[Fate]:
 
 
 def search(reading: Reading, queue: str, log: str, offset: int) -> Fate:
-    """Search by bisection, then the buckets with unfinished messages, then all buckets."""
+    """Find a message: by bisection, then in buckets with unfinished messages, then in all buckets."""
     bisected = reading.view(partial(_bisect, queue=queue, log=log, offset=offset))
     if bisected is not None:
         return bisected

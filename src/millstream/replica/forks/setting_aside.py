@@ -210,7 +210,10 @@ def _move_cursors(tx: WriteTransaction, tail: Tail) -> list[SetBackReader]:
 
 
 def _move_producers(tx: WriteTransaction, tail: Tail) -> None:
-    """Move the producers without their appends in the tail, so that they can send these again."""
+    """Move the producers to the log that takes the name, and forget their appends in the tail.
+
+    So producers can send these appends again.
+    """
     limit = tx.limits.producer_sequences_kept
     for key in list(tx.view.find_all(*keys.range_of(keys.producer(tail.log_id, "")))):
         state = tx.entity(key, ProducerState)

@@ -34,7 +34,7 @@ _INCLUDED: dict[str, frozenset[Action]] = {
     "admin": frozenset(("read", "put", "write", "admin", "backup")),
     "backup": frozenset(("backup",)),
 }
-"""The actions that each action allows."""
+"""A right to one action includes the rights to these actions."""
 
 
 class Permission(Struct, frozen=True):

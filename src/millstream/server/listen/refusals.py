@@ -41,10 +41,10 @@ ONE_USER = Allowance()
 
 
 def shared_by(requests_max: int) -> Allowance:
-    """For a connection that carries up to so many requests at once, of as many threads.
+    """Return the allowance of a connection for up to `requests_max` requests of as many threads.
 
-    Every one of these threads may be refused once per second, without end: so often is a client
-    refused that waits for as long as `retry_after_s` says. Its threads are never quiet all at once.
+    Each thread may be refused once per second without end: a client that waits for
+    `retry_after_s` is refused that often. The threads of a client never pause at the same time.
     """
     return Allowance(
         free=max(ONE_USER.free, 4 * requests_max),

@@ -50,7 +50,7 @@ class NodeStatus(Struct, kw_only=True):
 
 
 class ClusterStatus(NodeState, frozen=True, kw_only=True):
-    """How a node stands, and what it has heard of the others."""
+    """The state of a node, and the reports that it has received from other nodes."""
 
     handed_on: int
     """Requests and commands that the leader answered for this node."""
@@ -133,7 +133,7 @@ def _pairing(ask: Ask) -> Pairing:
 
 
 def status_of(seat: ClusterRole) -> ClusterStatus:
-    """What a seat knows."""
+    """Return the state of this node, and the reports that it has received from other nodes."""
     stance = seat.node.state()
     reports = sorted(seat.node.reports().values(), key=lambda entry: entry[0].node)
     furthest = max((report.sequence for report, _ in reports), default=stance.sequence)

@@ -192,7 +192,7 @@ class _Scan:
 
     @property
     def next(self) -> str | None:
-        """Where the scan stopped at its bound; None if the scan has read all messages."""
+        """The last claim id of the scan, to continue behind it; None if all messages were read."""
         return None if self._is_over else str(self._after)
 
     async def messages(self, ask: Ask, queue: str) -> AsyncIterator[Message]:

@@ -33,7 +33,7 @@ async def get_stats(ask: Ask) -> dict[str, Any]:
 
 
 class ServerVersion(Struct, frozen=True):
-    """What a server runs, and what its protocols and files are."""
+    """The versions of a server, of its protocol, and of the files that it writes."""
 
     version: str
     """The version of Millstream."""
