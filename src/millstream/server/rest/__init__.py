@@ -14,7 +14,6 @@ from millstream.server.rest import (
     cursors,
     failures,
     forks,
-    job_limits,
     job_stream,
     jobs,
     live,
@@ -39,7 +38,6 @@ _NOUNS = (
     *(claims, rooms),
     *(
         jobs,
-        job_limits,
         job_stream,
         schedules,
         transactions,

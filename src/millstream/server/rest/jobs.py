@@ -1,8 +1,8 @@
-"""Jobs over REST: lists by task and state, single jobs with results, cancel, retry, and live output.
+"""Jobs over REST: lists by task and state, single jobs, cancel, retry, and limits per key.
 
-The permissions of these endpoints have the noun `job`: `job:read:QUEUE` shows the jobs of a queue, and
-`job:write:QUEUE` cancels and retries them. It allows nothing else on the queue, so a person who
-watches jobs need not be able to put, claim or purge messages.
+The permissions of these endpoints have the noun `job`: `job:read:QUEUE` shows the jobs of a queue,
+and `job:write:QUEUE` cancels and retries them, and changes limits per key. It allows nothing else
+on the queue, so a person who watches jobs need not be able to put, claim or purge messages.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from millstream.jobs.description import (
     TaskCounts,
 )
 from millstream.jobs.job_ids import place_of_job
+from millstream.jobs.key_limits import PER_MINUTE_MAX, PER_MINUTE_MIN, KeyLimit
 from millstream.jobs.output import OUTPUT
 from millstream.jobs.results import JobError
 from millstream.queue import commands as c
+from millstream.queue.model.spec import IN_FLIGHT_MAX
 from millstream.server.auth.need import Need, need_of_log
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.endpoint import Endpoints, Reply
@@ -80,6 +82,26 @@ class CancelledJob(Struct, kw_only=True):
     requested: bool
     """Whether the job runs, and is asked to end."""
     state: ListedState
+
+
+class KeyLimitBody(Struct, forbid_unknown_fields=True, kw_only=True):
+    """The limits of one key; without both limits, the limits of the task hold again."""
+
+    queue: Annotated[str, Meta(min_length=1, max_length=255)]
+    """The queue of the task."""
+    key: str
+    """The key, as in the arguments of the jobs."""
+    running: Annotated[int, Meta(ge=1, le=IN_FLIGHT_MAX)] | None = None
+    """Most jobs of the key that run at a time; null: as the task says."""
+    per_minute: Annotated[float, Meta(ge=PER_MINUTE_MIN, le=PER_MINUTE_MAX)] | None = None
+    """Most jobs of the key that start in a minute; null: as the task says."""
+
+
+class KeyLimitList(Struct, kw_only=True):
+    """The keys with limits of their own."""
+
+    limits: list[KeyLimit]
+    """By queue and key."""
 
 
 endpoint = Endpoints("jobs")
@@ -207,3 +229,29 @@ async def _wait(ask: Ask, id: str, query: JobWaitQuery) -> None:
             await ask.unless_over(c.WaitForMessage(place.queue, place.put_id, wait_ms))
         except NotFound:
             raise no_job(id) from None
+
+
+@endpoint("GET /jobs/limits")
+async def list_key_limits(ask: Ask) -> KeyLimitList:
+    """List the keys that have limits of their own, instead of the limits of their task.
+
+    Needs `job:read` on a queue; keys of other queues are left out.
+    """
+    stored = StoredJobs(on_jobs(ask, "read"))
+    return KeyLimitList(limits=await stored.limits(await stored.limited_queues()))
+
+
+@endpoint("PUT /jobs/limits", errors=(404,))
+async def limit_key(ask: Ask, body: KeyLimitBody) -> KeyLimitList:
+    """Give one key limits of its own, from now on; without limits, remove them.
+
+    Needs `job:write` on the queue.
+    """
+    stored = StoredJobs(on_jobs(ask, "write"))
+    if body.running is None and body.per_minute is None:
+        await stored.remove_limit(body.key, queues=[body.queue])
+    else:
+        await stored.limit(
+            body.key, running=body.running, per_minute=body.per_minute, queues=[body.queue]
+        )
+    return KeyLimitList(limits=await stored.limits([body.queue]))
