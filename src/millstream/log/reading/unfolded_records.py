@@ -2,6 +2,10 @@
 
 An event loop may call `held_records`. A thread reads records that are not in memory
 (`reader.read_blocks`).
+
+Rooms get messages that other processes stored in this way. Before, the loop woke a thread for each
+room: with that thread, and a task for each frame, p95 between two servers was 14.6 to 16.0 ms
+instead of 7.5 to 12.7 (`bench rooms`, rooms_cross).
 """
 
 from __future__ import annotations
