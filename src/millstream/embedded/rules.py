@@ -17,24 +17,18 @@ from millstream.embedded.unsynced_contents import list_unsynced
 from millstream.engine.protocol import query_tables
 from millstream.errors import InvalidInput, MillstreamError
 from millstream.log import commands as c
+from millstream.log.model.partitioned import count_partitions
 from millstream.log.reading import queries
 from millstream.log.rules import cursor_operations as cursors
 from millstream.log.rules import operations as rules
-from millstream.log.rules import publishing, schemas
+from millstream.log.rules import partitions, publishing, schemas
 from millstream.log.rules.ancestry import Tail
 from millstream.log.rules.append import Appending
 from millstream.log.rules.guards import GuardedRule
 from millstream.queue import commands as q
-from millstream.queue.rules import (
-    change_log,
-    claims,
-    endings,
-    job_groups,
-    limiting,
-    partitions,
-    puts,
-)
+from millstream.queue.rules import change_log, claims, endings, job_groups, limiting, puts
 from millstream.queue.rules import operations as queues
+from millstream.queue.rules import partitions as queue_partitions
 from millstream.queue.rules import schemas as queue_schemas
 from millstream.queue.service import (
     assignment,
@@ -77,6 +71,15 @@ def _follow(tx: WriteTransaction, tail: Tail) -> list[SetBackReader]:
     return move_queues(tx, tail)
 
 
+def _create_partitions(tx: WriteTransaction, command: c.CreatePartitions) -> int:
+    """Make a log with partitions, or raise their number; queues take from a new log's partitions."""
+    is_new = not count_partitions(tx, command.log)
+    count = partitions.create_partitions(tx, command)
+    if is_new:
+        queue_partitions.take_new_partitions(tx, command.log)
+    return count
+
+
 _READERS = setting_aside.Readers(queue_past, _follow)
 
 
@@ -89,7 +92,7 @@ def _maker(
 
 _OPERATIONS: dict[type[Operation[Any]], Callable[[WriteTransaction, Any], Any]] = {
     c.CreateLog: rules.create_log,
-    c.CreatePartitions: partitions.create_partitions,
+    c.CreatePartitions: _create_partitions,
     c.Truncate: rules.truncate,
     c.DeleteLog: GuardedRule(rules.delete_log, change_log.DELETE_GUARD, rooms.DELETE_GUARD),
     c.SetMetadata: rules.set_metadata,

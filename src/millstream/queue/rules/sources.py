@@ -141,7 +141,15 @@ def facts_of(
         for source in matched:
             sources_by_log.setdefault(source.log_id, source)
     all_sources = list(sources_by_log.values())
-    return Facts(name, spec, queue.paused, queue.counts.fresh, all_sources, put_logs, unfinished)
+    return Facts(
+        name=name,
+        spec=spec,
+        paused=queue.paused,
+        fresh=queue.counts.fresh,
+        sources=all_sources,
+        put_logs=put_logs,
+        partial=unfinished,
+    )
 
 
 def find_facts(store: Store, name: str, *, all_logs: bool = False) -> Facts | None:

@@ -102,14 +102,14 @@ def _claim_in_rounds(store: Store, query: c.ClaimMessages, claimed: _Claimed) ->
         if plan is ROUTE:
             routed, is_ahead = _route_for_claim(store, query.queue, missing)
         command = c.ClaimRouted(
-            query.queue,
-            missing,
-            query.lease_ms,
-            query.consumer,
-            routed,
-            acked,
-            results,
-            query.group_runs,
+            queue=query.queue,
+            count=missing,
+            lease_ms=query.lease_ms,
+            consumer=query.consumer,
+            routed=routed,
+            acked=acked,
+            results=results,
+            group_runs=query.group_runs,
         )
         if query.pop:
             granted, lots = store.run(partial(pop_routed, command=command))
@@ -122,13 +122,13 @@ def _claim_in_rounds(store: Store, query: c.ClaimMessages, claimed: _Claimed) ->
         claimed.lots = claimed.lots + lots if claimed.lots else lots
         acked, results = [], []
         ended = ClaimRound(
-            plan,
-            missing - granted.count,
-            granted,
-            is_ahead,
-            granted.expired > 0 or (bool(routed) and advanced(routed)),
-            bool(granted.grants) and not lots,
-            bool(claimed.lots),
+            plan=plan,
+            missing=missing - granted.count,
+            granted=granted,
+            relied_on_ahead=is_ahead,
+            has_progress=granted.expired > 0 or (bool(routed) and advanced(routed)),
+            is_all_damaged=bool(granted.grants) and not lots,
+            has_messages=bool(claimed.lots),
         )
         step = next_step(ended)
         exhausted: tuple[NextStep, ...] = ()
@@ -237,15 +237,15 @@ def prepare_claim(store: Store, query: c.ClaimMessages) -> tuple[c.ClaimRouted, 
     elif plan is not ROUTED_AHEAD and plan is not ARRIVALS:
         return None
     command = c.ClaimRouted(
-        query.queue,
-        query.count,
-        query.lease_ms,
-        query.consumer,
-        routed,
-        query.acked,
-        query.results,
-        query.group_runs,
-        needs_routed,
+        queue=query.queue,
+        count=query.count,
+        lease_ms=query.lease_ms,
+        consumer=query.consumer,
+        routed=routed,
+        acked=query.acked,
+        results=query.results,
+        group_runs=query.group_runs,
+        needs_routed=needs_routed,
     )
     return command, plan is ROUTE
 
@@ -263,7 +263,14 @@ def claim_in_commit(
     if facts is None or not can_claim_in_commit(facts) or not _has_few_records(facts):
         return None
     routed = route_inside(tx.view, facts)
-    command = c.ClaimRouted(query.queue, query.count, query.lease_ms, query.consumer, routed, [])
+    command = c.ClaimRouted(
+        queue=query.queue,
+        count=query.count,
+        lease_ms=query.lease_ms,
+        consumer=query.consumer,
+        routed=routed,
+        acked=[],
+    )
     if query.pop:
         return pop_routed(tx, command)
     granted = claim(tx, command)

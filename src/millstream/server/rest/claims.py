@@ -143,12 +143,12 @@ endpoint = Endpoints("claims")
 async def claim_messages(ask: Ask, queue: str, body: ClaimBody) -> MessagePage:
     """Claim messages for the length of a lease; `wait` waits for the first message."""
     command = c.ClaimMessages(
-        queue,
-        body.n,
-        optional_ms(body.lease),
-        ask.principal.name if body.consumer is None else body.consumer,
-        ask.wait_ms(body.wait) or None,
-        runs_of(body.ack),
+        queue=queue,
+        count=body.n,
+        lease_ms=optional_ms(body.lease),
+        consumer=ask.principal.name if body.consumer is None else body.consumer,
+        wait_ms=ask.wait_ms(body.wait) or None,
+        acked=runs_of(body.ack),
         results=_by_claim(body.results),
         group_runs=body.group_runs,
     )
@@ -159,7 +159,15 @@ async def claim_messages(ask: Ask, queue: str, body: ClaimBody) -> MessagePage:
 async def pop_messages(ask: Ask, queue: str, body: PopBody) -> MessagePage:
     """Claim and acknowledge messages in one commit: each message is delivered at most once."""
     wait_ms = ask.wait_ms(body.wait) or None
-    command = c.ClaimMessages(queue, body.n, None, ask.principal.name, wait_ms, [], pop=True)
+    command = c.ClaimMessages(
+        queue=queue,
+        count=body.n,
+        lease_ms=None,
+        consumer=ask.principal.name,
+        wait_ms=wait_ms,
+        acked=[],
+        pop=True,
+    )
     return await _messages(ask, command)
 
 
@@ -190,7 +198,16 @@ async def nack_claims(ask: Ask, queue: str, body: NackBody) -> Finished:
     runs = runs_of(body.claims)
     delay_ms, error = optional_ms(body.delay), error_of(body)
     return await _finish(
-        ask, c.FinishClaims(queue, runs, "nack", delay_ms, body.reason, body.each, error=error)
+        ask,
+        c.FinishClaims(
+            queue=queue,
+            claims=runs,
+            outcome="nack",
+            delay_ms=delay_ms,
+            reason=body.reason,
+            each=body.each,
+            error=error,
+        ),
     )
 
 
@@ -200,7 +217,15 @@ async def fail_claims(ask: Ask, queue: str, body: FailBody) -> Finished:
     runs = runs_of(body.claims)
     error = error_of(body)
     return await _finish(
-        ask, c.FinishClaims(queue, runs, "fail", None, body.reason, body.each, error=error)
+        ask,
+        c.FinishClaims(
+            queue=queue,
+            claims=runs,
+            outcome="fail",
+            reason=body.reason,
+            each=body.each,
+            error=error,
+        ),
     )
 
 
