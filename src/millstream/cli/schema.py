@@ -17,8 +17,12 @@ from millstream.cli.display import Printed, Table, json_text, when
 from millstream.cli.names import LogName
 from millstream.errors import InvalidInput, NotFound
 from millstream.log.commands import DeleteSchema, GetSchemas, SetSchema
-from millstream.queue.commands import DeleteQueueSchema, GetQueueSchemas, SetQueueSchema
 from millstream.queue.model.own_logs import INBOX
+from millstream.queue.schema_commands import (
+    DeleteQueueSchema,
+    GetQueueSchemas,
+    SetQueueSchema,
+)
 from millstream.schema.evolution import conflicts_with
 from millstream.schema.source import schema_of
 

@@ -26,6 +26,7 @@ from millstream.log.rules.ancestry import Tail
 from millstream.log.rules.append import Appending
 from millstream.log.rules.guards import GuardedRule
 from millstream.queue import commands as q
+from millstream.queue import schema_commands
 from millstream.queue.rules import change_log, claims, endings, job_groups, limiting, puts
 from millstream.queue.rules import operations as queues
 from millstream.queue.rules import partitions as queue_partitions
@@ -114,8 +115,8 @@ _OPERATIONS: dict[type[Operation[Any]], Callable[[WriteTransaction, Any], Any]] 
     c.MoveCursor: cursors.move_cursor,
     c.DeleteCursor: cursors.delete_cursor,
     q.SpecifyQueue: queues.specify,
-    q.SetQueueSchema: queue_schemas.set_queue_schema,
-    q.DeleteQueueSchema: queue_schemas.delete_queue_schema,
+    schema_commands.SetQueueSchema: queue_schemas.set_queue_schema,
+    schema_commands.DeleteQueueSchema: queue_schemas.delete_queue_schema,
     q.DeleteQueue: queues.delete,
     q.PauseQueue: queues.pause,
     q.PurgeQueue: queues.purge,
@@ -233,7 +234,7 @@ _VIEWS: dict[type[Read[Any]], Callable[[View, Any], Any]] = {
     c.GetParent: fork.get_parent,
     r.GetStampedMetadata: metadata.stamped_metadata,
     q.FindByDedup: by_dedup.find_by_dedup,
-    q.GetQueueSchemas: queue_schemas.get_queue_schemas,
+    schema_commands.GetQueueSchemas: queue_schemas.get_queue_schemas,
     q.ListGroupLimits: limiting.list_group_limits,
     m.DescribeRoom: rooms.describe_room,
     m.ListRooms: rooms.list_rooms,

@@ -7,7 +7,6 @@ from msgspec import field
 from millstream.command import Operation, Procedure, Read, Signed, Traits, Wait, on_log, on_queue
 from millstream.format.packing import Batch, Single
 from millstream.format.rfc import RfcRecord
-from millstream.log.commands import SCHEMAS
 from millstream.queue.model.cancel_requests import RequestedCancels
 from millstream.queue.model.grants import Granted, Routed
 from millstream.queue.model.group_limits import GroupLimit
@@ -25,8 +24,6 @@ from millstream.queue.model.note import Result
 from millstream.queue.model.routing_marks import Wishes
 from millstream.queue.model.spec import QueueSpec
 from millstream.record import Producer
-from millstream.schema.history import SchemaVersion
-from millstream.schema.model import StructType
 
 Run = tuple[int, int, int]
 """Adjacent claims: the first claim id, the count, and the attempt number of all of them."""
@@ -61,33 +58,6 @@ class SpecifyQueue(Operation[bool], frozen=True):
     queue: str
     spec: QueueSpec
     expect: QueueSpec | None = None
-
-
-class SetQueueSchema(Operation[SchemaVersion], frozen=True):
-    """Give the messages that are put into a queue a schema; return its newest version."""
-
-    traits = Traits(needs=(on_queue("admin"),), repeat="harmless", is_step=True, ability=SCHEMAS)
-
-    queue: str
-    schema: StructType
-    mode: str = "enforce"
-    force: bool = False
-
-
-class DeleteQueueSchema(Operation[bool], frozen=True):
-    """Forget the schema of a queue with its versions; return False if the queue has none."""
-
-    traits = Traits(needs=(on_queue("admin"),), repeat="harmless", is_step=True, ability=SCHEMAS)
-
-    queue: str
-
-
-class GetQueueSchemas(Read[list[SchemaVersion]], frozen=True):
-    """Return the versions of the schema of a queue, the oldest first; empty without a schema."""
-
-    traits = Traits(needs=(on_queue("read"),), ability=SCHEMAS)
-
-    queue: str
 
 
 class DeleteQueue(Operation[bool], frozen=True):

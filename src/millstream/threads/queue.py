@@ -29,6 +29,7 @@ from millstream.queue.model.setting_help import takes_changes
 from millstream.queue.model.spec import QueueSettings, QueueSpec, altered, lease_ms_of, no_queue
 from millstream.queue.put_commands import put_batch, put_one, reported
 from millstream.queue.runs import Messages, chosen_of, results_of, runs_of
+from millstream.queue.schema_commands import DeleteQueueSchema, GetQueueSchemas, SetQueueSchema
 from millstream.record import Producer, Seconds, optional_ms, to_ms
 from millstream.rooms.commands import BrowserRight, MintBrowserTicket
 from millstream.rooms.model import NounTicket
@@ -98,7 +99,7 @@ class Queue(MessageFates, MessageUpkeep):
         The schema is that of the messages that are put, now or for later. Records of the queue's sources
         have the schemas of their logs.
         """
-        command = c.SetQueueSchema(self.name, schema_of(schema), check_mode(mode), force)
+        command = SetQueueSchema(self.name, schema_of(schema), check_mode(mode), force)
         return self._session.execute(command)
 
     def schema(self) -> SchemaVersion | None:
@@ -108,11 +109,11 @@ class Queue(MessageFates, MessageUpkeep):
 
     def schemas(self) -> list[SchemaVersion]:
         """Return the versions of the schema of messages that are put, the oldest first."""
-        return self._session.execute(c.GetQueueSchemas(self.name))
+        return self._session.execute(GetQueueSchemas(self.name))
 
     def delete_schema(self) -> bool:
         """Forget the schema of the queue and its versions; False without a schema."""
-        return self._session.execute(c.DeleteQueueSchema(self.name))
+        return self._session.execute(DeleteQueueSchema(self.name))
 
     def exists(self) -> bool:
         """Return whether the queue exists."""

@@ -17,6 +17,7 @@ from millstream.queue import commands as queues
 from millstream.queue.model.own_logs import inbox_of
 from millstream.queue.put_commands import put_one
 from millstream.queue.runs import claims_of
+from millstream.queue.schema_commands import SetQueueSchema
 from millstream.rooms import commands as rooms
 from millstream.server.auth.register import LOG, Revoked, Token, encode_entry
 from millstream.server.auth.tokens import new_token
@@ -150,7 +151,7 @@ def _queue_schema_steps(change: TopologyChange, target: Topology) -> Iterator[An
         return
     schema = (target.queues or {})[change.name].schema
     if schema is not None:
-        yield queues.SetQueueSchema(change.name, schema.schema, schema.mode)
+        yield SetQueueSchema(change.name, schema.schema, schema.mode)
 
 
 def _queue_metadata_steps(

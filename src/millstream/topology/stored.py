@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from millstream.errors import Denied, InvalidInput
 from millstream.jobs.schedule import QUEUE
 from millstream.log.commands import SCHEMAS, GetMetadata, GetSchemas
-from millstream.queue.commands import GetQueueSchemas
 from millstream.queue.model.own_logs import inbox_of
+from millstream.queue.schema_commands import GetQueueSchemas
 from millstream.schema.history import SchemaVersion
 from millstream.server.auth.register import Registrar
 from millstream.threads.database import Millstream

@@ -16,6 +16,7 @@ from millstream.log import commands as logs
 from millstream.queue import commands as queues
 from millstream.queue.model.group_limits import GroupLimit
 from millstream.queue.model.spec import QueueSpec
+from millstream.queue.schema_commands import DeleteQueueSchema, GetQueueSchemas, SetQueueSchema
 from millstream.queue.service.assignment import Assignment, AssignMessages
 from millstream.queue.service.bulk_reads import ListAttempts, ListPositions, ListUnrouted
 from millstream.record import Retention
@@ -66,9 +67,9 @@ TABLE: list[tuple[Any, str]] = [
     (logs.SetSchema("orders", SCHEMA, "warn"), "log:admin:orders"),
     (logs.DeleteSchema("orders"), "log:admin:orders"),
     (logs.GetSchemas("orders"), "log:read:orders"),
-    (queues.SetQueueSchema("mail", SCHEMA), "queue:admin:mail"),
-    (queues.DeleteQueueSchema("mail"), "queue:admin:mail"),
-    (queues.GetQueueSchemas("mail"), "queue:read:mail"),
+    (SetQueueSchema("mail", SCHEMA), "queue:admin:mail"),
+    (DeleteQueueSchema("mail"), "queue:admin:mail"),
+    (GetQueueSchemas("mail"), "queue:read:mail"),
     (logs.SetRetention("orders", Retention()), "log:admin:orders"),
     (logs.TakeLog("orders", "t"), "log:write:orders"),
     (logs.FreeLog("orders", "t"), "log:write:orders"),

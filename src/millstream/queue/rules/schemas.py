@@ -5,7 +5,7 @@ from __future__ import annotations
 from millstream.format import keys
 from millstream.log.commands import GetSchemas
 from millstream.log.rules.schemas import delete_on_log, get_schemas, set_on_logs
-from millstream.queue import commands as c
+from millstream.queue import schema_commands as c
 from millstream.queue.model.own_logs import inbox_of, own_logs
 from millstream.queue.model.spec import no_queue
 from millstream.queue.model.state import QueueState

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millstream.errors import NotFound
-from millstream.queue import commands as c
+from millstream.queue import schema_commands as c
 from millstream.schema.evolution import conflicts_with
 from millstream.schema.history import check_mode
 from millstream.schema.source import schema_of
