@@ -10,7 +10,7 @@ import sys
 
 import msgspec
 
-from millstream.server.listen import connection, framed, handshake, websocket
+from millstream.server.listen import connection, framed, tls, websocket
 from millstream.server.rest import routing
 from millstream.server.serving import Serving
 from millstream.server.settings import Settings
@@ -21,7 +21,7 @@ def main(path: str, deadline_s: str, settings: str = "{}") -> None:
     short_s = float(deadline_s)
     connection.HEAD_S = connection.IDLE_S = connection.READ_S = short_s
     connection.PING_S = connection.PONG_S = short_s
-    websocket.LOOK_S = framed.LOOK_S = handshake.HANDSHAKE_S = routing.BODY_S = short_s
+    websocket.LOOK_S = framed.LOOK_S = tls.HANDSHAKE_S = routing.BODY_S = short_s
     serving = Serving(path, Settings(port=0, **msgspec.json.decode(settings)))
 
     def say() -> None:

@@ -15,7 +15,8 @@ import pytest
 
 import millstream
 from millstream.server.auth.tokens import create_token
-from millstream.server.listen import connection, handshake
+from millstream.server.listen import connection
+from millstream.server.listen import tls as tls_ports
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
 from tests.unit.server.test_slow_clients import (
@@ -173,12 +174,12 @@ def test_a_handshake_counts_as_a_connection_and_has_a_time_limit(
 ) -> None:
     greeting = b"\x16\x03\x01\x02\x00"  # its first five bytes
     with serving(tmp_path, **tls) as server:
-        monkeypatch.setattr(handshake, "HANDSHAKE_S", SOON_S)
+        monkeypatch.setattr(tls_ports, "HANDSHAKE_S", SOON_S)
         with plug(server) as silent, plug(server) as slow:
             slow.sendall(greeting)
             eventually(lambda: connections(server) == 2)
         eventually(lambda: connections(server) == 0)
-        monkeypatch.setattr(handshake, "HANDSHAKE_S", 0.5)
+        monkeypatch.setattr(tls_ports, "HANDSHAKE_S", 0.5)
         with plug(server) as silent, plug(server) as slow:
             with suppress(ConnectionError):  # we may be so slow that the server has ended it
                 slow.sendall(greeting)
