@@ -125,7 +125,7 @@ def _fill_deep(queue: Queue) -> None:
         queue.peek(1)  # routes for up to a second
         unrouted = queue.info().unrouted
         passed_s = seconds() - began_s
-        print(f"  {DEEP:,} put, {unrouted:,} unrouted, {passed_s:.0f} s", file=sys.stderr)
+        sys.stderr.write(f"  {DEEP:,} put, {unrouted:,} unrouted, {passed_s:.0f} s\n")
     blocked = 0
     while blocked < GROUPS // 2:
         claimed = queue.claim(min(500, GROUPS // 2 - blocked), lease=3_600)
@@ -203,7 +203,7 @@ def _in_turns(contenders: list[tuple[SqsAddress, Load]], total_s: float) -> list
             meter.elapsed_s += measured.elapsed_s
             meter.step_s += measured.step_s
         rates = ", ".join(f"{meter.per_second():,.0f}/s" for meter in meters)
-        print(f"  turn {turn} of {TURNS}: {rates}", file=sys.stderr)
+        sys.stderr.write(f"  turn {turn} of {TURNS}: {rates}\n")
     return meters
 
 
