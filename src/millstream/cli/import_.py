@@ -129,13 +129,13 @@ def _imported(
 
 def _moved(ms: Millstream, kind: SourceKind, address: str, foreign: ForeignSource) -> Printed:
     """Move the waiting messages of another system's queue."""
-    from millstream.exchange.foreign.moving import move_messages, open_source, target_queue
+    from millstream.exchange.foreign.moving import move_messages, open_source
 
     if foreign.queue is None:
         raise typer.BadParameter("--from needs --queue, the queue to store into")
     source = open_source(kind, address, foreign.source_queue or foreign.queue)
     with progress("messages") as heard:
-        summary = move_messages(target_queue(ms, foreign.queue), source, heard)
+        summary = move_messages(ms, foreign.queue, source, heard)
     shown: list[str | PrintedLine] = [
         f"{plural(summary.moved, 'message')} moved into queue {safe(summary.queue)}"
     ]

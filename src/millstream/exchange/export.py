@@ -11,6 +11,7 @@ from typing import BinaryIO, cast
 
 from msgspec import Struct, field
 
+from millstream.errors import CannotOpen
 from millstream.exchange.formats import Format, writer_of
 from millstream.exchange.selection import RecordSelection, exported_logs, named_logs
 from millstream.threads.database import Millstream
@@ -106,6 +107,10 @@ def replaced_file(path: Path) -> Iterator[BinaryIO]:
 
     An error removes the partial file, and keeps a file that had the name before.
     """
+    if not path.parent.is_dir():
+        raise CannotOpen(
+            f"{path}: the directory {path.parent} does not exist; create it first", path=str(path)
+        )
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
         with partial.open("xb") as file:

@@ -175,6 +175,8 @@ def test_wrong_arguments_are_refused(cli: Cli, store: None) -> None:
     assert "no log matches" in cli.error("export", "none/*")
     assert "missing.jsonl" in cli.error("import", "missing.jsonl")
     assert "column 7" in cli.error("export", "orders", "--where", "kind =")
+    text = cli.error("export", "orders", "-o", "none/out.csv", code=2)
+    assert "none/out.csv: the directory none does not exist; create it first" in text
 
 
 @pytest.mark.requires("arrow")

@@ -32,9 +32,8 @@ def ms() -> Iterator[Millstream]:
 
 def moved(ms: Millstream, source: ForeignQueue) -> list[Message]:
     """Move everything, and claim what has arrived."""
-    queue = target_queue(ms, "mail")
-    move_messages(queue, source)
-    return queue.claim(1_000)
+    move_messages(ms, "mail", source)
+    return ms.queue("mail").claim(1_000)
 
 
 class Crash(Exception):
@@ -60,7 +59,7 @@ class CrashingQueue:
 def check_crash(ms: Millstream, kind: SourceKind, address: str, queue: str) -> list[Message]:
     """Crash between storing and removing, then move again; every message is there once."""
     with pytest.raises(Crash):
-        move_messages(target_queue(ms, "mail"), CrashingQueue(open_source(kind, address, queue)))
+        move_messages(ms, "mail", CrashingQueue(open_source(kind, address, queue)))
     messages = moved(ms, open_source(kind, address, queue))
     ids = [message.headers["import-id"] for message in messages]
     assert len(ids) == len(set(ids))
@@ -88,9 +87,25 @@ def test_a_queue_without_a_dedup_id_is_told(ms: Millstream) -> None:
             pass
 
     plain = ms.create_queue("plain")
-    summary = move_messages(plain, Once())
+    summary = move_messages(ms, "plain", Once())
     assert (summary.moved, summary.repeats_are_dropped) == (1, False)
     assert [message.value for message in plain.claim(10)] == [b"a"]
+
+
+def test_a_source_that_fails_leaves_the_store_as_it_is(ms: Millstream) -> None:
+    class Failing(CrashingQueue):
+        def __init__(self) -> None:
+            pass
+
+        def take(self, count: int) -> Any:
+            raise InvalidInput("SQS: access is denied")
+
+        def close(self) -> None:
+            pass
+
+    with pytest.raises(InvalidInput, match="denied"):
+        move_messages(ms, "mail", Failing())
+    assert not ms.queue("mail").exists()
 
 
 @pytest.fixture
@@ -269,3 +284,14 @@ def test_a_wrong_address_of_sqs_is_refused() -> None:
     pytest.importorskip("boto3")
     with pytest.raises(InvalidInput, match="address of a queue"):
         open_source(SourceKind.SQS, "mail", "")
+
+
+def test_sqs_without_a_region_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    boto3 = pytest.importorskip("boto3")
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
+    with pytest.raises(InvalidInput, match="specify a region; boto3 reads the region from AWS_"):
+        open_source(SourceKind.SQS, "http://127.0.0.1:1/1/mail", "")

@@ -67,17 +67,22 @@ def target_queue(ms: Millstream, name: str) -> Queue:
     return queue
 
 
-def move_messages(queue: Queue, source: ForeignQueue, heard: Tell | None = None) -> MoveSummary:
+def move_messages(
+    ms: Millstream, name: str, source: ForeignQueue, heard: Tell | None = None
+) -> MoveSummary:
     """Store each batch of waiting messages durably, then remove the batch from the source."""
-    spec = queue.info().spec
-    summary = MoveSummary(queue.name, repeats_are_dropped=bool(spec.dedup_by))
     with closing(source):
-        while messages := source.take(BATCH):
+        messages = source.take(BATCH)
+        queue = target_queue(ms, name)  # not before: a source that fails leaves the store as it is
+        spec = queue.info().spec
+        summary = MoveSummary(name, repeats_are_dropped=bool(spec.dedup_by))
+        while messages:
             _store(queue, spec, messages)
             source.remove(messages)
             summary.moved += len(messages)
             if heard is not None:
                 heard("messages", summary.moved, 0)
+            messages = source.take(BATCH)
     return summary
 
 

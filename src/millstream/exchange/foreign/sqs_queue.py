@@ -35,11 +35,16 @@ class SqsQueue:
         self._address = address
         labels = (place.hostname or "").split(".")
         region = labels[1] if len(labels) > 2 and labels[0] == "sqs" else None
-        self._client: Any = boto3.client(
-            "sqs",
-            endpoint_url=f"{place.scheme}://{place.netloc}",
-            **({"region_name": region} if region else {}),
-        )
+        try:
+            self._client: Any = boto3.client(
+                "sqs",
+                endpoint_url=f"{place.scheme}://{place.netloc}",
+                **({"region_name": region} if region else {}),
+            )
+        except self._errors.BotoCoreError as error:
+            raise InvalidInput(
+                f"SQS: {str(error).rstrip('.')}; boto3 reads the region from AWS_DEFAULT_REGION"
+            ) from error
 
     def take(self, count: int) -> Sequence[ForeignMessage]:
         """Receive messages; SQS hides them from other consumers for a while."""
