@@ -26,7 +26,7 @@ from millstream.engine.open import open_engine
 from millstream.engine.place import IN_MEMORY, check_file, is_address, is_bucket
 from millstream.engine.row_copy import Heard
 from millstream.engine.sqlite.file import inspect
-from millstream.engine.sqlite.replace import replace_file
+from millstream.engine.sqlite.replace import refuse_open, replace_file
 from millstream.engine.sqlite.unfinished_file import has_log, name_new_file, partial_file
 from millstream.errors import CannotOpen, CorruptionError, DiskFull, InvalidInput
 from millstream.limits import KiB
@@ -162,6 +162,7 @@ def check_target(shown: Path, *, replace: bool) -> None:
         inspect(target)  # only a store is replaced
     except CorruptionError:
         pass  # the usual reason for a restore
+    refuse_open(target, shown=shown)
 
 
 class RestorePlan(NamedTuple):

@@ -83,10 +83,12 @@ def test_a_store_is_replaced_only_on_request_and_kept_aside(
 
 
 def test_an_open_store_is_not_replaced(source: Path, place: Path, tmp_path: Path) -> None:
+    stages: list[str] = []
     with millstream.open(source) as ms:
         ms.log("orders").append(b"later")
         with pytest.raises(CannotOpen, match="is in use, and was left as it is"):
-            restore(place, source, replace=True)
+            restore(place, source, replace=True, heard=lambda stage, *_: stages.append(stage))
+        assert stages == []  # refused before anything was built
         assert ms.log("orders").last().value == b"later"
     assert names_in(tmp_path) == {"a.db", "backup"}
     restore(place, source, replace=True)

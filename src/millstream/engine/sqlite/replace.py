@@ -41,8 +41,7 @@ def replace_file(
     `check` is called while no process can open the file, and may refuse by an error. Raises `CannotOpen`
     if a process has the file open, and changes nothing.
     """
-    if is_open_here(place):
-        raise _in_use(shown)
+    refuse_open(place, shown=shown)
     with suppress(MillstreamError):  # a damaged store keeps its log
         SqliteEngine(place, adopt=False).close()
     aside = _unused_name(place)
@@ -57,6 +56,14 @@ def replace_file(
         with suppress(FileNotFoundError):
             os.unlink(f"{place}-shm")
     return aside
+
+
+def refuse_open(place: Path, *, shown: Path) -> None:
+    """Raise `CannotOpen` if a process has a file open, also this one."""
+    if is_open_here(place):
+        raise _in_use(shown)
+    with _alone(place, shown):
+        pass
 
 
 @contextmanager
