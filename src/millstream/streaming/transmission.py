@@ -108,5 +108,5 @@ def unsent_error_of(error: MillstreamError) -> MillstreamError:
 
 
 def _cause_of(error: MillstreamError) -> str:
-    """Return what failed, without the advice for a caller who commits by himself."""
+    """Return what failed, without the advice for a caller of `append`."""
     return str(error.data.get("cause", error.message))
