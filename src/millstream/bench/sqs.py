@@ -38,6 +38,8 @@ FILLED_AT_ONCE = 1_000
 ROUTED_S_MAX = 60.0
 """How long to wait at most until the messages of the deep queue are routed."""
 
+TOLD_EVERY_S = 5.0
+
 TURNS = 3
 """How often each server works. moto needs seconds for the last requests of each turn."""
 
@@ -120,12 +122,14 @@ def _fill_deep(queue: Queue) -> None:
         numbers = range(first, min(DEEP, first + FILLED_AT_ONCE))
         headers = [_fifo_headers(number % GROUPS, number) for number in numbers]
         queue.put_many([body] * len(headers), headers=headers)
-    unrouted = DEEP
-    while unrouted and seconds() - began_s < ROUTED_S_MAX:
-        queue.peek(1)  # routes for up to a second
+    unrouted, told_s = DEEP, began_s
+    while unrouted and (now_s := seconds()) - began_s < ROUTED_S_MAX:
+        queue.peek(1)  # routes some of them
         unrouted = queue.info().unrouted
-        passed_s = seconds() - began_s
-        sys.stderr.write(f"  {DEEP:,} put, {unrouted:,} unrouted, {passed_s:.0f} s\n")
+        if now_s - told_s >= TOLD_EVERY_S or not unrouted:
+            told_s = now_s
+            passed_s = round(now_s - began_s)
+            _tell(f"{DEEP:,} put, {unrouted:,} unrouted, {passed_s} s")
     blocked = 0
     while blocked < GROUPS // 2:
         claimed = queue.claim(min(500, GROUPS // 2 - blocked), lease=3_600)
@@ -203,8 +207,12 @@ def _in_turns(contenders: list[tuple[SqsAddress, Load]], total_s: float) -> list
             meter.elapsed_s += measured.elapsed_s
             meter.step_s += measured.step_s
         rates = ", ".join(f"{meter.per_second():,.0f}/s" for meter in meters)
-        sys.stderr.write(f"  turn {turn} of {TURNS}: {rates}\n")
+        _tell(f"turn {turn} of {TURNS}: {rates}")
     return meters
+
+
+def _tell(progress: str) -> None:
+    sys.stderr.write(f"  {progress}\n")
 
 
 def _created(server: SqsAddress, name: str, attributes: dict[str, str] | None = None) -> SqsAddress:
