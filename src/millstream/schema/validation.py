@@ -13,6 +13,8 @@ import uuid
 from collections import deque
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import accumulate
+from operator import attrgetter
 from types import GenericAlias
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -74,6 +76,32 @@ class Validator:
         except (msgspec.DecodeError, UnicodeError, RecursionError, ValueError, OverflowError):
             return self._first_fault(values)
         return None
+
+    def decoded(
+        self, values: Sequence[bytes | None], fields: Sequence[int]
+    ) -> list[list[Any]] | None:
+        """Return the values of some fields, by field; None if a value does not fit.
+
+        A tombstone and a missing field are None. `fields` are numbers in the schema; other fields are
+        only checked.
+        """
+        present = [value for value in values if value is not None]
+        try:
+            rows = list(map(self._decode, present))
+            b"".join(present).decode()
+        except (msgspec.DecodeError, UnicodeError, RecursionError, ValueError, OverflowError):
+            return None
+        columns = [list(map(attrgetter(f"f{at}"), rows)) for at in fields]
+        if len(present) == len(values):
+            return columns
+        places = list(accumulate(value is not None for value in values))
+        return [
+            [
+                None if value is None else column[place - 1]
+                for value, place in zip(values, places, strict=True)
+            ]
+            for column in columns
+        ]
 
     def _first_fault(self, values: Sequence[bytes | None]) -> Fault:
         for index, value in enumerate(values):

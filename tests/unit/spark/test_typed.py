@@ -1,4 +1,4 @@
-"""Values with a schema as columns: Arrow's parser and the value-by-value way give the same arrays."""
+"""Values with a schema as columns: the check, Arrow's parser and single decoding give the same arrays."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from typing import Any
 import pytest
 
 import millstream
-from millstream.errors import InvalidInput
+from millstream.errors import CorruptionError, InvalidInput
+from millstream.format import keys
+from millstream.schema.validation import validator_of
+from millstream.testing import Probe
+from millstream.testing.probe import corrupt
 
 pytestmark = pytest.mark.requires("spark")
 
@@ -38,6 +42,9 @@ SCHEMA = {
     },
     "required": ["id"],
 }
+
+SCALARS = ("id", "small", "name", "ok", "ratio", "kind")
+"""Fields whose columns are made of what the check decodes."""
 
 
 def some_value(random_: random.Random) -> dict[str, Any]:
@@ -71,7 +78,7 @@ def kind_of(schema: Any) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_both_ways_make_the_same_arrays(seed: int) -> None:
+def test_all_ways_make_the_same_arrays(seed: int) -> None:
     from millstream.schema.source import schema_of
     from millstream.spark.source import typed
 
@@ -89,6 +96,13 @@ def test_both_ways_make_the_same_arrays(seed: int) -> None:
     rows = [None if value is None else typed.decoded_row(schema, value) for value in values]
     assert parsed.to_pylist() == typed.pa.array(rows, kind).to_pylist()
     assert typed.typed_values(values, schema, kind).column.equals(parsed)
+    scalars = typed.pa.struct([field for field in kind if field.name in SCALARS])
+    checked = typed.checked_values(validator_of(schema), values, schema, scalars)
+    assert checked is not None
+    assert checked.equals(typed.parsed_values(values, schema, scalars))
+    checked.validate(full=True)
+    assert typed.checked_values(validator_of(schema), [*values, b"{}"], schema, scalars) is None
+    assert typed.checked_values(validator_of(schema), values, schema, kind) is None
 
 
 def test_a_value_that_does_not_fit_is_null_and_named_and_others_are_not_affected() -> None:
@@ -251,6 +265,41 @@ def test_fields_are_columns_and_only_those_of_the_query_are_made(path: str) -> N
     assert [row["n"] for row in read(path, "n", columns="true")] == [None, 5, 5, 5, 7, None]
     assert set(read(path, "n", "offset", columns="true")[0]) == {"n", "offset"}
     assert [set(row) for row in read(path, "_corrupt", columns="true")] == [{"_corrupt"}] * 6
+
+
+def test_a_query_without_fields_reads_no_payload(path: str) -> None:
+    with millstream.open(path) as ms:
+        ms.fold()
+        engine = Probe(ms).store.engine
+        kind = (
+            bytes((keys.VERSION, keys.PAYLOAD_BLOCK)),
+            bytes((keys.VERSION, keys.PAYLOAD_BLOCK + 1)),
+        )
+        with engine.read() as snapshot:
+            payloads = [key for key, _ in snapshot.scan(*kind, limit=100)]
+        for key in payloads:
+            corrupt(engine, key)
+    assert [row["offset"] for row in read(path, "offset", columns="true")] == list(range(6))
+    with pytest.raises(CorruptionError, match="orders"):
+        read(path, "n", columns="true")
+
+
+def test_small_logs_share_a_batch(tmp_path: Path) -> None:
+    from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+    from millstream.spark.source.source import MillstreamSource
+
+    place = str(tmp_path / "rows.db")
+    with millstream.open(place) as ms:
+        for name in "ab":
+            log = ms.log(name, schema={"type": "object", "properties": {"id": {"type": "integer"}}})
+            log.append_many([{"id": number} for number in range(3)])
+    source = MillstreamSource({"path": place, "subscribe": "a,b", "columns": "true"})
+    fields = [StructField("topic", StringType()), StructField("id", LongType())]
+    reader = source.reader(StructType(fields))
+    (partition,) = reader.partitions()
+    (batch,) = reader.read(partition)
+    assert [*batch.to_pydict().values()] == [["a"] * 3 + ["b"] * 3, [0, 1, 2] * 2]
 
 
 def test_the_mode_says_what_becomes_of_a_record_that_does_not_fit(path: str) -> None:

@@ -45,16 +45,28 @@ def read_ranges(
         if not TypedRows.are_needed(schema, options):
             yield from _stored(session, options, ranges, schema, spans)
             return
-        typed = TypedRows(schema, options)
-        for log, of_log in groupby(ranges, attrgetter("log")):
-            newest = newest_schema(session, log)
-            if newest is None:
-                raise InvalidInput(
-                    f"log {log!r} has no schema any more: load it again, or with rawValues=true",
-                    log=log,
-                )
-            for rows in _stored(session, options, list(of_log), typed.stored, spans):
-                yield typed.of(rows, newest, log)
+        # Rows of small logs share a batch, because each batch costs Spark a fixed time.
+        yield from joined(_typed(session, options, ranges, schema, spans), schema)
+
+
+def _typed(
+    session: Session,
+    options: ReadOptions,
+    ranges: Sequence[Range],
+    schema: pa.Schema,
+    spans: TimeSpans,
+) -> Iterator[pa.RecordBatch]:
+    """Yield records with their values as columns."""
+    typed = TypedRows(schema, options)
+    for log, of_log in groupby(ranges, attrgetter("log")):
+        newest = newest_schema(session, log)
+        if newest is None:
+            raise InvalidInput(
+                f"log {log!r} has no schema any more: load it again, or with rawValues=true",
+                log=log,
+            )
+        for rows in _stored(session, options, list(of_log), typed.stored, spans):
+            yield typed.of(rows, newest, log)
 
 
 def _stored(

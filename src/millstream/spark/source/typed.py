@@ -1,9 +1,10 @@
 """Values with a schema as columns: JSON texts become Arrow arrays of the types that Spark asked for.
 
-A block whose values all fit is parsed by Arrow, column by column, and only the fields that a query needs.
-Arrow knows no base64, no maps and no defaults of structs and lists. Blocks with such fields, and blocks
-with a value that does not fit, are decoded value by value; `tests/unit/spark/test_typed.py` shows both
-ways to be equal.
+The check of a block decodes its values anyway. If a query needs only texts, numbers and booleans, their
+columns are made of the decoded values. Other blocks whose values all fit are parsed by Arrow, column by
+column, and only the fields that a query needs. Arrow knows no base64, no maps and no defaults of structs
+and lists. Blocks with such fields, and blocks with a value that does not fit, are decoded value by value;
+`tests/unit/spark/test_typed.py` shows all ways to be equal.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from functools import lru_cache
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json as arrow_json
@@ -68,6 +70,8 @@ def typed_values(
 ) -> TypedValues:
     """Decode values; null, a tombstone, and a value that does not fit are null structs."""
     validator = validator_of(schema)
+    if (checked := checked_values(validator, values, schema, kind)) is not None:
+        return TypedValues(checked, [])
     fault = validator.fault(values)
     if fault is None and (parsed := parsed_values(values, schema, kind)) is not None:
         return TypedValues(parsed, [])
@@ -98,6 +102,81 @@ def decoded_row(schema: StructType, value: bytes) -> dict[str, Any] | None:
     except _NOT_DECODED:
         return None
     return row
+
+
+def checked_values(
+    validator: Validator, values: Sequence[bytes | None], schema: StructType, kind: pa.StructType
+) -> pa.StructArray | None:
+    """Make columns of the values as the check decodes them.
+
+    None if a value does not fit, or if a field is no plain scalar.
+    """
+    numbers = _scalar_fields(schema, kind)
+    if not numbers or (columns := validator.decoded(values, numbers)) is None:
+        return None
+    arrays = [
+        _with_default(scalar_column(column, wanted.type), schema.fields[number])
+        for column, wanted, number in zip(columns, kind, numbers, strict=True)
+    ]
+    missing = None
+    if None in values:
+        missing = scalar_column([value is None for value in values], pa.bool_())
+    return pa.StructArray.from_arrays(arrays, fields=list(kind), mask=missing)
+
+
+def scalar_column(items: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Return texts, numbers or booleans as an array; None is null.
+
+    The array is made of buffers: `pa.array` imports pandas, which would double the start of a worker.
+    """
+    validity = None
+    if None in items:
+        validity = _bits([item is not None for item in items])
+        filler = "" if pa.types.is_string(kind) else 0
+        items = [filler if item is None else item for item in items]
+    if pa.types.is_string(kind):
+        text = "".join(items)
+        data = text.encode()
+        sizes = map(len, items if len(text) == len(data) else [item.encode() for item in items])
+        ends = np.zeros(len(items) + 1, np.int32)
+        np.cumsum(np.fromiter(sizes, np.int32, len(items)), out=ends[1:])
+        buffers = [validity, pa.py_buffer(ends), pa.py_buffer(data)]
+    elif pa.types.is_boolean(kind):
+        buffers = [validity, _bits(items)]
+    else:
+        buffers = [validity, pa.py_buffer(np.array(items, kind.to_pandas_dtype()))]
+    return pa.Array.from_buffers(kind, len(items), buffers)
+
+
+def _bits(flags: Sequence[bool]) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(np.array(flags, np.bool_), bitorder="little"))
+
+
+def _scalar_fields(schema: StructType, kind: pa.StructType) -> list[int]:
+    """Return the numbers of the wanted fields; nothing if one is no scalar that stays as it is decoded."""
+    if _has_numeric_times(schema):  # one may be too late for Spark, whichever columns a query has
+        return []
+    numbers = {field.name: number for number, field in enumerate(schema.fields)}
+    wanted = [numbers.get(field.name) for field in kind]
+    are_scalars = all(
+        number is not None
+        and _has_simple_default(schema.fields[number])
+        and _is_decoded(schema.fields[number].type)
+        for number in wanted
+    )
+    return [number for number in wanted if number is not None] if are_scalars else []
+
+
+def _is_decoded(schema: AnyOf) -> bool:
+    """Return whether the check decodes a type to the value that Spark gets."""
+    match schema:
+        case TextType():
+            return not schema.format
+        case EnumType():
+            return isinstance(schema.values[0], str)
+        case NumberType():
+            return schema.bits == 64
+    return isinstance(schema, BooleanType | IntegerType)
 
 
 def parsed_values(
@@ -137,11 +216,15 @@ def parsed_values(
 
 def _finished(schema: StructType, wanted: pa.Field, column: pa.ChunkedArray) -> pa.Array:
     """Return a parsed field in the type of Spark, with its default where it was missing."""
-    array = column.combine_chunks().cast(wanted.type)
     field = next(field for field in schema.fields if field.name == wanted.name)
+    return _with_default(column.combine_chunks().cast(wanted.type), field)
+
+
+def _with_default(array: pa.Array, field: SchemaField) -> pa.Array:
+    """Return a column with its default in the place of nulls."""
     if field.default is None or not array.null_count:
         return array
-    return array.fill_null(pa.scalar(field.default, wanted.type))
+    return array.fill_null(pa.scalar(field.default, array.type))
 
 
 def _has_simple_default(field: SchemaField) -> bool:

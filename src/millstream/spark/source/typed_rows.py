@@ -123,12 +123,10 @@ class TypedRows:
         """Return whether a read with this schema decodes values."""
         if options.raw_values or options.queue:
             return False
-        if (
-            options.columns
-            or options.corrupt_column in schema.names
-            or options.mode != "PERMISSIVE"
-        ):
+        if options.corrupt_column in schema.names or options.mode != "PERMISSIVE":
             return True
+        if options.columns:
+            return any(name not in PLAIN for name in schema.names)
         return "value" in schema.names and pa.types.is_struct(schema.field("value").type)
 
     def of(self, rows: pa.RecordBatch, schema: model.StructType, log: str) -> pa.RecordBatch:
