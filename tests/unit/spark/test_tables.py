@@ -27,7 +27,7 @@ from millstream.spark.tables.rewriting import (
     plan_compactions,
     without_keys,
 )
-from millstream.spark.tables.rows import base_columns, write_rows
+from millstream.spark.tables.rows import base_columns, missing_rows, write_rows
 from millstream.spark.tables.sink import (
     Covered,
     FileChange,
@@ -302,3 +302,27 @@ def test_the_folder_of_an_archive_is_refused(tmp_path: Path) -> None:
     (tmp_path / "_manifest").mkdir()
     with pytest.raises(InvalidInput, match="is an archive; a continuous table needs a folder"):
         open_sink(folder_of(tmp_path), "delta", base_columns(), BY_DATE, 1)
+
+
+def test_offsets_that_a_batch_lacks_are_named() -> None:
+    def staged(topic: str, partition: int, offsets: list[int]) -> pa.Table:
+        count = len(offsets)
+        return pa.table(
+            {"topic": [topic] * count, "partition": [partition] * count, "offset": offsets}
+        )
+
+    tables = [
+        staged("orders", 0, [6, 3, 4]),
+        staged("orders", 0, [9]),
+        staged("parts", 1, [0, 1]),
+    ]
+    starts = {"orders": 2, "parts-partition-1": 0, "gone": 5}
+    ends = {"orders": 10, "parts-partition-1": 2, "gone": 7}
+    lost = missing_rows(tables, starts, ends)
+    assert [(one.log, one.start, one.stop) for one in lost] == [
+        ("orders", 2, 3),
+        ("orders", 5, 6),
+        ("orders", 7, 9),
+        ("gone", 5, 7),
+    ]
+    assert lost[2].reason.startswith("log 'orders': the records at offsets 7 to 8 are")

@@ -6,17 +6,21 @@ has its text in `_corrupt` and its bytes in `value`. Records of other logs have 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millstream.partitioning import partition_of
 from millstream.spark.archive.archive import ArchivedFile
 from millstream.spark.archive.partitioning import PartitionBy
 from millstream.spark.archive.task import PartitionFiles
 from millstream.spark.archive.typed_columns import CORRUPT, TypedColumns, as_schema, union
+from millstream.spark.source.losses import Loss
+from millstream.spark.source.positions import Position
 
 if TYPE_CHECKING:
     from millstream.spark.archive.folders import Folder
@@ -80,3 +84,24 @@ def encoded(files: list[ArchivedFile]) -> pa.RecordBatch:
 def decoded(data: bytes) -> list[ArchivedFile]:
     """Return descriptions of files as a task sent them."""
     return msgspec.json.decode(data, type=list[ArchivedFile])
+
+
+def missing_rows(tables: Sequence[pa.Table], starts: Position, ends: Position) -> list[Loss]:
+    """Return the ranges of offsets that staged rows of a batch lack; a partition is a log."""
+    offsets: dict[tuple[str, int], list[np.ndarray]] = {}
+    for table in tables:
+        for batch in table.to_batches():
+            for topic, rows in _by_topic(batch):
+                for part in rows.column("partition").unique().to_pylist():
+                    of_part = rows.filter(pc.equal(rows.column("partition"), part))
+                    found = of_part.column("offset").to_numpy()
+                    offsets.setdefault((topic, part), []).append(found)
+    lost = []
+    for log, end in ends.items():
+        present = offsets.get((log, 0)) or offsets.get(partition_of(log) or (log, 0), [])
+        edges = np.sort(np.concatenate([[starts[log] - 1], *present, [end]]))
+        for at in np.flatnonzero(np.diff(edges) > 1):
+            start, stop = int(edges[at]) + 1, int(edges[at + 1])
+            extent = f"log {log!r}: the records at offsets {start} to {stop - 1}"
+            lost.append(Loss(log, start, stop, f"{extent} are truncated or damaged"))
+    return lost
