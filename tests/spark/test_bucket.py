@@ -1,19 +1,27 @@
-"""Promise: Spark's tasks read a bucket directly, and nothing that Spark does fences its writer."""
+"""Promise: Spark's tasks read a bucket directly, and nothing that Spark does fences its writer.
+
+A continuous table may lie in a bucket, too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import millstream
 from millstream.bench.objects import BUCKET, object_server, variables
 from millstream.bench.server_program import served
+from millstream.errors import Locked
 from millstream.objects.address import parse_address
 from millstream.objects.folder import ObjectFolder
 from millstream.server.serving import running
 from millstream.server.settings import Settings
+from millstream.spark.archive.folders import folder_of
+from millstream.spark.archive.lake import delta_table
+from millstream.spark.pipelines.table import LOCK, TableSummary, table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -84,6 +92,49 @@ def test_a_write_to_the_bucket_is_adopted_by_its_server(spark: SparkSession, obj
             write(spark, path=PLACE, fails=True)
         assert len(stored(ms)) == 6_000
         assert left_over() == []
+
+
+@pytest.mark.requires("lake")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_a_table_in_a_bucket_follows_a_log(
+    spark: SparkSession, objects: None, tmp_path: Path, kind: str
+) -> None:
+    place, path = f"s3://{BUCKET}/lake-{kind}", tmp_path / "store.db"
+    fields = {"id": {"type": "integer"}}
+
+    def run(**options: Any) -> TableSummary:
+        return table(spark, path, place, logs=["orders"], kind=kind, once=True, **options)
+
+    with millstream.open(path) as ms:
+        log = ms.log("orders", schema={"type": "object", "properties": fields})
+        log.append_many([b'{"id": %d}' % n for n in range(50)], keys=[f"k{n}" for n in range(50)])
+        first = run(batch_records=10)
+        assert (first.commits, first.records, first.behind) == (5, 50, 0)
+        assert (first.compacted, first.files) == (5, 1)
+        fields["paid"] = {"type": "boolean"}
+        log = ms.log("orders", schema={"type": "object", "properties": fields})
+        log.append(b'{"id": 7, "paid": true}', key="k7")
+        log.append(None, key="k8")
+        with folder_of(place).hold(LOCK), pytest.raises(Locked, match="another run writes"):
+            run()
+        assert run(upsert=True).behind == 0
+        assert run(upsert=True).commits == 0
+    found = {row["key"]: (row["id"], row["paid"]) for row in table_rows(place, kind)}
+    expected = {b"k%d" % n: (n, None) for n in range(50) if n != 8}
+    assert found == expected | {b"k7": (7, True)}
+    assert folder_of(place).names("_staging") == []
+
+
+def table_rows(place: str, kind: str) -> list[dict[str, Any]]:
+    folder = folder_of(place)
+    if kind == "delta":
+        rows = delta_table(place).to_pyarrow_table()
+    else:
+        from millstream.spark.archive.iceberg import catalog_of, name_of
+
+        rows = catalog_of(folder, "").load_table(name_of(folder)).scan().to_arrow()
+    return rows.to_pylist()
 
 
 def stored(ms: millstream.Millstream) -> list[int]:

@@ -145,20 +145,6 @@ def test_records_that_are_gone_follow_fail_on_data_loss(
     assert [offset for _, _, offset in seen] == list(range(15, 20))
 
 
-def test_a_log_that_was_made_anew_is_loss_too(
-    spark: SparkSession, store: Millstream, tmp_path: Path
-) -> None:
-    store.log("a").append_many([b"x"] * 10)
-    run(spark, store, tmp_path / "cp", subscribe="a")
-    store.log("a").delete()
-    store.log("a").append_many([b"new"] * 3)
-
-    with pytest.raises(Exception, match="is of another log 'a': it was deleted"):
-        run(spark, store, tmp_path / "cp", subscribe="a")
-    seen, _ = run(spark, store, tmp_path / "cp", subscribe="a", failOnDataLoss="false")
-    assert [offset for _, _, offset in seen] == [0, 1, 2]
-
-
 def test_a_stream_refuses_an_end(spark: SparkSession, store: Millstream, tmp_path: Path) -> None:
     store.log("a").append(b"x")
     with pytest.raises(Exception, match="option endingOffsets: is for batch reads"):
