@@ -37,6 +37,9 @@ JOBS = "jobs"
 GROUP_RUNS = "group-runs"
 """The ability of the protocol that brought claims of several messages of an ordered group."""
 
+FRESH_PUTS = "fresh-puts"
+"""The ability of servers that put messages in one commit if none of them is a repeat."""
+
 
 class SpecifyQueue(Operation[bool], frozen=True):
     """Make a queue, or replace its spec. Returns True for a new queue.
@@ -418,7 +421,7 @@ class PutFresh(Operation[int | None], frozen=True):
     of its own logs before it can know. `PutReported` answers for each message then.
     """
 
-    traits = Traits(needs=(on_queue("put"),))
+    traits = Traits(needs=(on_queue("put"),), ability=FRESH_PUTS)
 
     queue: str
     records: Single | Batch
