@@ -38,7 +38,7 @@ def create(
             help="admin for everything; or NOUN:ACTION or NOUN:ACTION:PATTERN, such as "
             "log:write:orders*, queue:admin:mail, store:read or *:admin. Nouns: log, queue, job, room, "
             "replica, store, *. Actions: read, write, admin; each includes the ones before it. For "
-            "queues also put. May be repeated.",
+            "queues also put; store:backup is a right of its own. May be repeated.",
         ),
     ],
     ms: Millstream,

@@ -47,7 +47,7 @@ class RoomSettings(Struct, frozen=True, kw_only=True, dict=True):
     def check(self) -> None:
         """Refuse values outside their ranges, before anything is stored."""
         if self.ttl:
-            _within("ttl", self.ttl, 0.001, TTL_S_MAX)
+            _within("ttl", self.ttl, 0.001, TTL_S_MAX, "seconds, or 0 for no end")
         _within("tick", self.tick, TICK_S_MIN, TICK_S_MAX)
         _within("messages_per_second", self.messages_per_second, 0, 1e9)
         _within("message_bytes_max", self.message_bytes_max, 1, BYTES_MAX)
@@ -127,6 +127,7 @@ def _field_of(name: str, value: Any) -> Any:
         raise InvalidInput(f"{name}: {reason[:1].lower()}{reason[1:]}: {value!r:.100}") from None
 
 
-def _within(name: str, value: float, lower: float, upper: float) -> None:
+def _within(name: str, value: float, lower: float, upper: float, unit: str = "") -> None:
     if not lower <= value <= upper:
-        raise InvalidInput(f"{name} is from {lower:,} to {upper:,}, not {value:,}")
+        words = f" {unit}" if unit else ""
+        raise InvalidInput(f"{name} is from {lower:,} to {upper:,}{words}, not {value:,}")

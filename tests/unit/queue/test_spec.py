@@ -179,7 +179,7 @@ def test_a_log_is_given_by_its_handle_or_its_name(ms: Millstream) -> None:
         ({"start": "now"}, "start is 'latest', 'earliest' or an offset.*'now'"),
         ({"lossy": "yes"}, "lossy: expected `bool`, got `str`"),
         ({"rate": "5"}, "rate: expected `float`, got `str`"),
-        ({"rate": float("nan")}, "rate is from"),
+        ({"rate": float("nan")}, "rate is from .* claims per second, or 0 for any number"),
         ({"dead_letter": None}, "dead_letter: expected `str`, got `null`: None"),
         ({"backoff": "5s"}, "backoff is a number of seconds.*'5s'"),
         ({"backoff": [1, "x"]}, "backoff is a number of seconds.*'x'"),

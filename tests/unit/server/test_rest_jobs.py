@@ -204,7 +204,8 @@ async def test_bad_input_is_refused_in_words(rest: Rest) -> None:
     for id in ("jobs", "-1", "jobs-x", "jobs--", "jobs-99999999999999999999"):
         found = problem(await rest.get(f"/jobs/{id}"), 422, "InvalidInput")
         assert "the id of a job" in found["detail"]
-    problem(await rest.get("/jobs?state=gone"), 422, "InvalidInput")
+    found = problem(await rest.get("/jobs?state=gone"), 422, "InvalidInput")
+    assert "it is one of waiting, scheduled, running, done, failed, cancelled" in found["detail"]
     problem(await rest.get("/jobs?limit=0"), 422, "InvalidInput")
     problem(await rest.get("/jobs?after=x"), 422, "InvalidInput")
     problem(await rest.get("/jobs?queue=none"), 404, "NotFound")

@@ -175,7 +175,7 @@ class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True
         _within_s("dedup_window", self.dedup_window, 0.001, DEDUP_WINDOW_S_MAX)
         for name in ("rate", "group_rate"):
             if getattr(self, name):
-                _within(name, getattr(self, name), RATE_MIN, RATE_MAX)
+                _within_rate(name, getattr(self, name))
         if self.priority_by == KEY:
             raise InvalidInput(f"priority_by is the name of a header, not the key ({KEY!r})")
         _within_s("done_retention", self.done_retention, 0, RETENTION_S_MAX)
@@ -420,6 +420,14 @@ def _pattern(source: str) -> re.Pattern[str]:
 def _within_s(name: str, value: float, minimum: float, maximum: float) -> None:
     if not minimum <= value <= maximum:
         raise InvalidInput(f"{name} is from {minimum:,} to {maximum:,} seconds, not {value:,}")
+
+
+def _within_rate(name: str, value: float) -> None:
+    if not RATE_MIN <= value <= RATE_MAX:
+        raise InvalidInput(
+            f"{name} is from {RATE_MIN:f} to {RATE_MAX:,.0f} claims per second, or 0 for any number, "
+            f"not {value:,}"
+        )
 
 
 def _within(name: str, value: float, minimum: float, maximum: float) -> None:

@@ -8,8 +8,10 @@ more memory than the body.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
-from typing import Any, TypeVar
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 from starlette.requests import Request
@@ -30,6 +32,9 @@ JSON_PARTS_MAX = 500_000
 
 JSON_INLINE_BYTES_MAX = 64 * 1024
 """A larger body is decoded on a thread, so that other requests do not wait."""
+
+_FIELD_PATH = re.compile(r"`\$\.(\w+)`$")
+"""The path of a field at the top of a struct, at the end of an error of msgspec."""
 
 BODY_S = 60.0
 """How long a body of any size may take to arrive; a slower sender is refused."""
@@ -81,7 +86,7 @@ def decode_json(data: bytes, kind: type[T]) -> T:
         data.decode()  # the decoder does not check the UTF-8 of `Raw` fields
         return decode_at_once(lambda: msgspec.json.decode(data, type=kind))
     except msgspec.ValidationError as error:
-        raise InvalidInput(f"the body has a wrong field: {error}") from error
+        raise InvalidInput(f"the body has a wrong field: {error}{_allowed(kind, error)}") from error
     except RecursionError as error:
         raise InvalidInput("the body's JSON is nested too deeply") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -101,7 +106,22 @@ def decode_query(pairs: list[tuple[str, str]], kind: Any) -> Any:
     try:
         return msgspec.convert(parameters, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise InvalidInput(f"a parameter has a wrong value: {error}") from error
+        allowed = _allowed(kind, error)
+        raise InvalidInput(f"a parameter has a wrong value: {error}{allowed}") from error
+
+
+def _allowed(kind: Any, error: msgspec.ValidationError) -> str:
+    """Return the values of a field of few values that an error of msgspec names, as words."""
+    at_field = _FIELD_PATH.search(str(error))
+    if at_field is None or not issubclass(kind, msgspec.Struct):
+        return ""
+    types = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
+    wanted = types.get(at_field[1])
+    options = get_args(wanted) if get_origin(wanted) in (Union, UnionType) else (wanted,)
+    values = [
+        value for option in options if get_origin(option) is Literal for value in get_args(option)
+    ]
+    return f"; it is one of {', '.join(map(str, values))}" if values else ""
 
 
 def _check_length(length: str | None, bytes_max: int) -> None:
