@@ -44,6 +44,8 @@ class ChangesMachine(QueueMachine):
 
     def make(self, handle: int, exponent: int) -> None:
         super().make(handle, exponent)
+        if "changes" in {log.name for log in self.handles[handle].logs()}:
+            self.read_on()  # the background may have changed the former queue since the last step
         self.of_former_queue = set(self.latest)
         self.handles[handle].queue("q").alter(changes="changes")
 
