@@ -124,7 +124,7 @@ def _fill_deep(queue: Queue) -> None:
         queue.put_many([body] * len(headers), headers=headers)
     unrouted, told_s = DEEP, began_s
     while unrouted and (now_s := seconds()) - began_s < ROUTED_S_MAX:
-        queue.peek(1)  # routes some of them
+        queue.peek(1)  # a peek routes some messages
         unrouted = queue.info().unrouted
         if now_s - told_s >= TOLD_EVERY_S or not unrouted:
             told_s = now_s

@@ -128,7 +128,7 @@ def open(
 
 
 class ReadOnly:
-    """A session of a store that is opened to be read: it refuses commands that write."""
+    """A session of a store that is opened to be read. The session refuses commands that write."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
