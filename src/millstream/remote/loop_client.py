@@ -146,19 +146,26 @@ class LoopClient:
         if not self._closing:
             self._flush()  # gives messages back that cancelled callers have claimed
             self._closing = True
-            self._pipeline.drop_waiting(self._closed())
-            if self.opened is not None and len(self._pipeline):
-                self._idle.clear()
-                hearing = self._loop.call_later(RETURN_S, self._stop_hearing)
-                try:
-                    async with asyncio.timeout(FINISH_S):
-                        await self._idle.wait()
-                except TimeoutError:
-                    pass  # their error follows below
-                finally:
-                    hearing.cancel()
-            self._keeping.cancel()
+            try:
+                await self._finish()
+            finally:  # also if the caller is cancelled
+                self._keeping.cancel()
         await asyncio.wait([self._keeping])
+
+    async def _finish(self) -> None:
+        """Drop waiting requests, and wait a while for the answers of all others."""
+        self._pipeline.drop_waiting(self._closed())
+        if self.opened is None or not len(self._pipeline):
+            return
+        self._idle.clear()
+        hearing = self._loop.call_later(RETURN_S, self._stop_hearing)
+        try:
+            async with asyncio.timeout(FINISH_S):
+                await self._idle.wait()
+        except TimeoutError:
+            pass  # the pending requests get their error when the connection is closed
+        finally:
+            hearing.cancel()
 
     def _stop_hearing(self) -> None:
         """Wait no longer for cancelled claims."""

@@ -242,6 +242,27 @@ async def test_a_session_gives_back_before_it_closes(server: Serving, wait: int 
     assert (info.available, info.in_flight) == (2, 0)
 
 
+async def test_a_close_that_is_cancelled_leaves_no_connection(server: Serving) -> None:
+    """The closer is cancelled while it waits for the answer of a cancelled claim."""
+    ms = await aio.open(server.url)
+    queue = await ms.create_queue("q", lease=3600)
+    claim = asyncio.create_task(queue.claim(wait=60))
+    await asyncio.to_thread(until_waiting, server, 1)
+    claim.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await claim
+    closing = asyncio.create_task(ms.close())
+    for _ in range(3):
+        await asyncio.sleep(0)  # it waits for the answer
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    async with asyncio.timeout(10):
+        await ms.close()
+        while connections(server):
+            await asyncio.sleep(0)
+
+
 @pytest.mark.parametrize("waits", [True, False])
 async def test_what_a_cancelled_coroutine_claimed_goes_back(server: Serving, waits: bool) -> None:
     """The lease lasts for an hour, and nobody waits for its end."""
