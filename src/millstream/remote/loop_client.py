@@ -143,6 +143,7 @@ class LoopClient:
 
     async def close(self) -> None:
         """Wait a while for the pending answers, and close the connection. A second call waits too."""
+        await asyncio.sleep(0)  # callers cancelled in this turn refuse their answers first
         if not self._closing:
             self._flush()  # gives messages back that cancelled callers have claimed
             self._closing = True

@@ -242,6 +242,31 @@ async def test_a_session_gives_back_before_it_closes(server: Serving, wait: int 
     assert (info.available, info.in_flight) == (2, 0)
 
 
+def until_in_flight(server: Serving, count: int) -> None:
+    """Until so many messages of the queue are claimed."""
+    with millstream.open(server.url) as other:
+        queue = other.queue("q")
+        while queue.info().in_flight < count:
+            threading.Event().wait(0.001)
+
+
+async def test_a_session_that_closes_in_the_turn_of_a_cancel_gives_back(server: Serving) -> None:
+    """The claim's answer is on its way, and the cancelled coroutine has not run before the close."""
+    async with await aio.open(server.url) as ms:
+        queue = await ms.create_queue("q", lease=3600, max_attempts=1)
+        await queue.put_many([b"a", b"b"])
+        claim = asyncio.create_task(queue.claim(2, wait=30))
+        for _ in range(3):
+            await asyncio.sleep(0)  # it is sent
+        until_in_flight(server, 2)  # meanwhile this loop reads no answer
+        claim.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await claim
+    async with await aio.open(server.url) as ms:
+        info = await (await ms.queue("q")).info()
+    assert (info.available, info.in_flight) == (2, 0)
+
+
 async def test_a_close_that_is_cancelled_leaves_no_connection(server: Serving) -> None:
     """The closer is cancelled while it waits for the answer of a cancelled claim."""
     ms = await aio.open(server.url)
