@@ -13,7 +13,7 @@ from millstream.aio.log import Log
 from millstream.aio.runtime import Lock
 from millstream.aio.transaction import Transaction
 from millstream.command import AsyncSession, Transact
-from millstream.errors import InvalidInput
+from millstream.errors import CorruptionError, InvalidInput
 from millstream.log import commands as c
 from millstream.log.model.names import check_name
 from millstream.log.progress import CursorProgress, OnLoss, check_on_loss, check_section
@@ -247,8 +247,14 @@ class PartitionedCursor:
                     cursor = self._cursors[number]
                     if len(records) >= n:
                         break
-                    if cursor.progress.position != ends[number]:
+                    if cursor.progress.position == ends[number]:
+                        continue
+                    try:
                         records += await cursor.take(n - len(records))
+                    except CorruptionError:
+                        if not records:
+                            raise
+                        break  # return the sound records; a take that begins here raises the damage
             except BaseException:  # what was not handed over comes again
                 for cursor, position in zip(self._cursors, before, strict=True):
                     cursor.progress.position = min(position, cursor.progress.position)

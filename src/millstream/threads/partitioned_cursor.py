@@ -11,7 +11,7 @@ from typing import Protocol
 from msgspec import convert
 
 from millstream.command import Session, Transact
-from millstream.errors import InvalidInput
+from millstream.errors import CorruptionError, InvalidInput
 from millstream.log import commands as c
 from millstream.log.model.names import check_name
 from millstream.log.progress import CursorProgress, OnLoss, check_on_loss, check_section
@@ -249,8 +249,14 @@ class PartitionedCursor:
                     cursor = self._cursors[number]
                     if len(records) >= n:
                         break
-                    if cursor.progress.position != ends[number]:
+                    if cursor.progress.position == ends[number]:
+                        continue
+                    try:
                         records += cursor.take(n - len(records))
+                    except CorruptionError:
+                        if not records:
+                            raise
+                        break  # return the sound records; a take that begins here raises the damage
             except BaseException:  # what was not handed over comes again
                 for cursor, position in zip(self._cursors, before, strict=True):
                     cursor.progress.position = min(position, cursor.progress.position)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from millstream import Log
+from millstream import Log, PartitionOffset
 from millstream.aio.database import Millstream as AsyncMillstream
 from millstream.embedded.loop.session import AsyncEmbeddedSession
 from millstream.embedded.session import open_store
@@ -181,6 +181,32 @@ def test_a_cursor_takes_what_is_sound_and_goes_on_behind(fragile: Fragile) -> No
         cursor.take(100)
     cursor.ack(range(error.value.offset, error.value.stop))
     assert [one.offset for one in cursor.take(100)] == list(range(6, 12))
+
+
+def test_damage_of_a_partition_hides_no_other_partition(fragile: Fragile) -> None:
+    orders = fragile.ms.log("orders", partitions=3)
+    for partition in (*range(3), *range(3)):
+        orders.append(b"x", partition=partition)
+        fragile.settle()
+    cursor = orders.cursor("c")
+    fragile.spoil("orders-partition-1", 0)
+
+    def take() -> list[tuple[int, int]] | CorruptionError:
+        try:
+            return [(one.partition, one.offset) for one in cursor.take(100)]
+        except CorruptionError as error:
+            return error
+
+    first, damage, last = take(), take(), take()
+
+    assert first == [(0, 0), (0, 1)]
+    assert isinstance(damage, CorruptionError)
+    assert places(damage) == ("orders-partition-1", 0, 1)
+    assert last == [(2, 0), (2, 1)]
+    assert isinstance(take(), CorruptionError)
+    cursor.ack(PartitionOffset(1, damage.offset))
+    assert take() == [(1, 1)]
+    assert take() == []
 
 
 def test_coroutines_take_what_is_sound(fragile: Fragile) -> None:
