@@ -295,10 +295,12 @@ class Runner:
         """Give up on a plain function that runs longer than its timeout: a thread cannot be stopped."""
         error = TimeLimitExceeded(f"took longer than {run.task.options.timeout_s:g} s")
         run.is_overdue = True
-        handled = drive(self._fail(run, error), execute)
-        run.is_given_up = True
-        run.context.cancel()
-        return handled
+        try:
+            return drive(self._fail(run, error), execute)
+        finally:  # also if the store or a hook raises: the job is tried again beside the function
+            self._running.pop(id(run.message), None)
+            run.is_given_up = True
+            run.context.cancel()
 
     def cancel(self, claims: Iterable[int]) -> None:
         """Ask running jobs to end; claims of other workers are ignored."""

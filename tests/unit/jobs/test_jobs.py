@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import queue
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -14,8 +15,10 @@ import msgspec
 import pytest
 
 import millstream
-from millstream import JobContext, JobFailed, JobFinished, Jobs
-from millstream.errors import InvalidInput
+from millstream import JobContext, JobFailed, JobFinished, Jobs, JobStarted
+from millstream.command import Command
+from millstream.errors import CannotOpen, InvalidInput
+from millstream.jobs.runner import JobAttempt, Runner
 from millstream.jobs.shares import shares_of
 
 pytestmark = pytest.mark.embedded
@@ -227,10 +230,11 @@ def test_an_attempt_over_its_timeout_fails(jobs: Jobs, is_async: bool) -> None:
 
 
 def test_an_error_while_an_attempt_is_given_up_leaves_the_worker_whole(jobs: Jobs) -> None:
-    released, reports = threading.Event(), list[Any]()
+    released, reports, contexts = threading.Event(), list[Any](), list[JobContext]()
 
     @jobs.task(name="slow", timeout=0.05, max_attempts=2, backoff=0)
-    def slow() -> None:
+    def slow(ctx: JobContext) -> None:
+        contexts.append(ctx)
         released.wait()
 
     def note(report: Any) -> None:
@@ -243,10 +247,43 @@ def test_an_error_while_an_attempt_is_given_up_leaves_the_worker_whole(jobs: Job
     jobs.opened().queue("jobs").alter(backoff=0)
     try:
         jobs.worker(on_job=note).run(drain=True)
+        assert [context.cancelled for context in contexts] == [True] * len(contexts)
     finally:
         released.set()
     assert len(reports) > 1
     assert job.state() == "failed"
+
+
+def test_a_plain_function_is_given_up_although_its_store_is_away(jobs: Jobs) -> None:
+    released, contexts, attempts = threading.Event(), list[JobContext](), list[JobAttempt]()
+    reports: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    @jobs.task(name="slow", timeout=60, max_attempts=1)
+    def slow(ctx: JobContext) -> None:
+        contexts.append(ctx)
+        reports.put(ctx)
+        released.wait()
+
+    def away(command: Command[Any]) -> Any:
+        raise CannotOpen("the server is away", again=True)
+
+    slow.put()
+    session, (message,) = jobs.opened().session, jobs.opened().queue("jobs").claim()
+    runner = Runner(jobs.tasks, session.limits, session.clock, on_job=reports.put)
+    runner.on_timed = attempts.append
+    thread = threading.Thread(target=runner.run, args=(message, away, lambda dropped: True))
+    thread.start()
+    try:
+        assert isinstance(reports.get(timeout=10), JobStarted)
+        assert reports.get(timeout=10) is contexts[0]
+        with pytest.raises(CannotOpen):
+            runner.overdue(attempts[0], away)
+        assert contexts[0].cancelled
+        runner.cancel([message.claim_id])  # the attempt has ended: no report
+    finally:
+        released.set()
+        thread.join()
+    assert reports.get(timeout=10).outcome == "dropped"
 
 
 def test_a_worker_leaves_jobs_of_unknown_tasks_waiting(
