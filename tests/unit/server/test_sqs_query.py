@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from millstream.server.gateways.sqs import road
+from millstream.server.gateways.sqs import gateway, road
 from millstream.server.serving import Serving, running
 from tests.unit.server.test_sqs import OPEN
 
@@ -152,6 +152,17 @@ def test_a_page_of_another_origin_is_refused(server: Serving) -> None:
     status, _ = posted(server, form, Host="evil.example")
     assert status == 403
     assert texts(asked(server, Action="ListQueues", QueueNamePrefix="stolen"), "QueueUrl") == []
+
+
+def test_a_host_beyond_its_bound_is_not_remembered(server: Serving) -> None:
+    gateway.base_of.cache_clear()
+    for last in "12":
+        host = "127.0.0.1:" + "0" * 5_000 + last
+        status, body = posted(server, {"Action": "CreateQueue", "QueueName": "long"}, Host=host)
+        assert status == 200, body
+        (url,) = texts(ElementTree.fromstring(body), "QueueUrl")
+        assert url.startswith("http://localhost/")
+    assert gateway.base_of.cache_info().currsize == 1  # both are cut to the same bytes
 
 
 def test_a_value_beyond_its_bound_is_refused(server: Serving) -> None:

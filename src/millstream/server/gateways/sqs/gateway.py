@@ -31,7 +31,8 @@ from millstream.server.gateways.sqs.xml import SNS_NAMESPACE, SQS_NAMESPACE, STS
 from millstream.server.journal import note_failure
 from millstream.server.listen.hot import SQS_PATH
 
-_HOST = re.compile(r"[A-Za-z0-9.:\[\]_-]{1,255}")
+HOST_BYTES_MAX = 255
+_HOST = re.compile(rf"[A-Za-z0-9.:\[\]_-]{{1,{HOST_BYTES_MAX}}}")
 
 Headers = Sequence[tuple[bytes, bytes]]
 
@@ -134,7 +135,7 @@ class SqsGateway:
             catalog=self.catalog,
             region=sender.region or home.region,
             account=sender.account if is_free and sender.account else home.account,
-            base=_base(request.scheme, request.header(b"host")),
+            base=base_of(request.scheme, request.header(b"host")[: HOST_BYTES_MAX + 1]),
             path=request.path.decode("latin-1"),
             request_id=request_id,
         )
@@ -145,8 +146,11 @@ _NAMESPACES = {"sns": SNS_NAMESPACE, "sts": STS_NAMESPACE}
 
 
 @lru_cache(maxsize=1_024)
-def _base(scheme: str, host: bytes) -> str:
-    """Return the server's address as the client wrote it."""
+def base_of(scheme: str, host: bytes) -> str:
+    """Return the server's address as the client wrote it.
+
+    The cache keeps the host: the caller must cut a longer host behind `HOST_BYTES_MAX`.
+    """
     name = host.decode("latin-1")
     return f"{scheme}://{name if _HOST.fullmatch(name) else 'localhost'}"
 
