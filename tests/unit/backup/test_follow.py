@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import apsw
 import pytest
@@ -26,6 +26,8 @@ from millstream.engine.open import open_engine
 from millstream.engine.sqlite import wal_follower
 from millstream.engine.sqlite.engine import SqliteEngine
 from millstream.engine.sqlite.options import SqliteOptions
+from millstream.engine.sqlite.page_snapshot import PageSnapshot
+from millstream.engine.sqlite.rows import SqliteReader
 from millstream.errors import CannotOpen, CorruptionError, InvalidInput, StoreError
 from millstream.testing import Probe, SimulatedClock
 
@@ -220,6 +222,96 @@ def test_points_of_a_timer_do_not_break_a_chain(
             follower.step()
     assert len(BackupPlace(place).points()) == 5
     check_all(writer, place, tmp_path)
+
+
+class Disk:
+    """A disk of which one read fails: read number `failing_read`, counted from the last setting."""
+
+    failing_read = 0
+
+
+class FaultyConnection:
+    """A connection to SQLite that reads from a faulty disk."""
+
+    def __init__(self, connection: apsw.Connection, disk: Disk) -> None:
+        self._connection, self._disk = connection, disk
+
+    def read(self, *place: Any) -> tuple[bool, bytes]:
+        self._disk.failing_read -= 1
+        if self._disk.failing_read == 0:
+            raise apsw.IOError("the disk does not answer")
+        return self._connection.read(*place)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+
+@pytest.mark.parametrize("failing_read", range(1, 11))
+def test_a_read_that_fails_is_repeated_and_leaves_no_hole(
+    writer: Writer,
+    path: Path,
+    place: Path,
+    tmp_path: Path,
+    failing_read: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The reads of a step look at the write-ahead log, copy its frames and restart it."""
+    disk = Disk()
+
+    def on_disk(pages: PageSnapshot) -> wal_follower.WalFollower:
+        connect = pages.connect
+        pages.connect = lambda: cast(apsw.Connection, FaultyConnection(connect(), disk))
+        return wal_follower.WalFollower(pages)
+
+    monkeypatch.setattr(wal_follower, "RESTART_BYTES", 1)
+    monkeypatch.setattr(backup_follow, "WalFollower", on_disk)
+    with followed(path, place) as follower:
+        since = follower.step().seq
+        writer.write(2)
+        disk.failing_read = failing_read
+        with pytest.raises(StoreError, match="does not answer"):
+            follower.step()
+        writer.write(4)
+        follower.step()
+        writer.write()
+        follower.step()
+    assert len(BackupPlace(place).points()) == 1
+    check_all(writer, place, tmp_path, since=since)
+
+
+def test_frames_are_copied_before_a_restart_could_hide_them(
+    calm_writer: Writer, path: Path
+) -> None:
+    calm_writer.write()
+    with closing(open_engine(path, mode="r")) as engine:
+        paged = cast(SqliteEngine, engine)
+        with paged.pages() as (pages, _):
+            start = pages.position
+        calm_writer.write()
+        with closing(apsw.Connection(str(path))) as other:
+            assert other.pragma("journal_mode") == "wal"
+            total, copied = other.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            assert total == copied
+        with paged.pages() as (pages, _):
+            follower = wal_follower.WalFollower(pages, position=start)
+            calm_writer.write()  # restarts the log
+        with closing(follower):
+            pieces = follower.copy()
+    assert [(piece.header == start.header, piece.first) for piece in pieces] == [
+        (True, start.frames + 1),
+        (False, 1),
+    ]
+
+
+def test_a_transaction_that_ended_by_itself_is_a_gap(calm_writer: Writer, path: Path) -> None:
+    """SQLite ends a transaction that cannot read a page, and the log may be restarted unseen."""
+    with closing(open_engine(path, mode="r")) as engine:
+        with cast(SqliteEngine, engine).pages() as (pages, _):
+            follower = wal_follower.WalFollower(pages)
+        with closing(follower):
+            cast(SqliteReader, follower.snapshot).end()
+            with pytest.raises(wal_follower.WalGap):
+                follower.copy()
 
 
 def test_a_place_that_fails_gets_the_commits_later(

@@ -79,10 +79,13 @@ class WalFollower:
             """Takes the turn to write, and makes checkpoints."""
             self._reader = SqliteReader(self._open(connect))
             self._next_reader = SqliteReader(self._open(connect))
-            self._reader.begin()
-            self._reader.last_seq()
-        except BaseException:
+            _begin(self._reader)
+            # `copy` could not tell whether the WAL was restarted between the two positions.
+            self._pieces += self._copied(pages.position)
+        except BaseException as error:
             self.close()
+            if isinstance(error, apsw.Error):
+                raise explained(error, self._place) from error
             raise
 
     def _open(self, connect: Callable[[], apsw.Connection]) -> apsw.Connection:
@@ -97,7 +100,10 @@ class WalFollower:
     @property
     def waiting_bytes(self) -> int:
         """Bytes of the WAL, which cannot be restarted before they are copied."""
-        return wal_position(self._observer).frames * self._step
+        try:
+            return wal_position(self._observer).frames * self._step
+        except apsw.Error as error:
+            raise explained(error, self._place) from error
 
     @property
     def snapshot(self) -> SqliteReader:
@@ -109,15 +115,11 @@ class WalFollower:
 
         Raises `WalGap` if frames are missing. After another error, the next call returns the frames.
         """
+        if not self._reader.connection.in_transaction:
+            raise self._gap()  # SQLite ended it, because a page could not be read
         try:
-            position = self._renew(self._next_reader)
-            try:
-                self._pieces += self._copied(position)
-            except BaseException:
-                self._next_reader.end()
-                raise
-            self._reader.end()
-            self._reader, self._next_reader = self._next_reader, self._reader
+            position = self._begun()
+            self._advance(position)
             if position.frames * self._step >= RESTART_BYTES:
                 self._restart()
         except apsw.Error as error:
@@ -125,22 +127,32 @@ class WalFollower:
         pieces, self._pieces = self._pieces, []
         return pieces
 
-    def _renew(self, reader: SqliteReader) -> WalPosition:
-        """Begin a transaction, and return its position."""
+    def _begun(self) -> WalPosition:
+        """Begin the next transaction, and return its position."""
         for _ in range(FIX_TRIES):
             before = wal_position(self._observer)
-            reader.begin()
-            reader.last_seq()
+            _begin(self._next_reader)
             if wal_position(self._observer) == before:
                 return before
-            reader.end()
         self._turn.execute("BEGIN IMMEDIATE")  # commits wait for a moment
         try:
-            reader.begin()
-            reader.last_seq()
-            return wal_position(self._observer)
+            return self._begun_in_turn()
         finally:
             self._turn.execute("ROLLBACK")
+
+    def _begun_in_turn(self) -> WalPosition:
+        """Begin the next transaction while no other connection can commit."""
+        _begin(self._next_reader)
+        return wal_position(self._observer)
+
+    def _advance(self, position: WalPosition) -> None:
+        """Copy the frames up to the next transaction, and end the transaction before it.
+
+        If the copy fails, the transaction before it still keeps the frames for the next copy.
+        """
+        self._pieces += self._copied(position)
+        self._reader.end()
+        self._reader, self._next_reader = self._next_reader, self._reader
 
     def _restart(self) -> None:
         """Let the next commit restart the WAL, if no other reader needs its frames."""
@@ -148,21 +160,12 @@ class WalFollower:
             self._turn.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)  # beside commits
         self._turn.execute("BEGIN IMMEDIATE")
         try:
-            position = self._renew_in_turn()
-            self._pieces += self._copied(position)
+            self._advance(self._begun_in_turn())
             with suppress(apsw.BusyError):
                 self._observer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-            self._renew_in_turn()  # now the file has all frames
+            self._advance(self._begun_in_turn())  # now the file has all frames
         finally:
             self._turn.execute("ROLLBACK")
-
-    def _renew_in_turn(self) -> WalPosition:
-        """Exchange the transaction while no other connection can commit."""
-        self._next_reader.begin()
-        self._next_reader.last_seq()
-        self._reader.end()
-        self._reader, self._next_reader = self._next_reader, self._reader
-        return wal_position(self._observer)
 
     def _copied(self, position: WalPosition) -> list[WalPiece]:
         """Read the frames up to a position, which the open transaction keeps."""
@@ -177,9 +180,9 @@ class WalFollower:
             first = 1
         else:
             raise self._gap()
-        self.position = position
         count = position.frames - first + 1
         if not count:
+            self.position = position
             return []
         start = HEADER_BYTES + (first - 1) * self._step
         is_complete, data = self._observer.read("main", _WAL, start, count * self._step)
@@ -188,11 +191,20 @@ class WalFollower:
             or self._observer.read("main", _WAL, 0, HEADER_BYTES)[1] != position.header
         ):
             raise self._gap()
+        self.position = position  # not before: a failed read is repeated
         return [WalPiece(position.header, first, data)]
 
     @staticmethod
     def _gap() -> WalGap:
         return WalGap("the write-ahead log was restarted before all of its frames were copied")
+
+
+def _begin(reader: SqliteReader) -> None:
+    """Begin a transaction with a snapshot, also after a renewal that failed."""
+    if reader.connection.in_transaction:
+        reader.end()
+    reader.begin()
+    reader.last_seq()
 
 
 def _follows(header: bytes, later: bytes) -> bool:
