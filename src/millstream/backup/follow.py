@@ -2,7 +2,8 @@
 
 A chain begins with a point, and grows by a segment per interval with commits. After a while a new point
 begins the next chain: a restore reads one point and the segments behind it. The earlier chain grows until
-the new point is written, so that no commit falls between two chains.
+the new point is written, so that no commit falls between two chains. If the point fails, the earlier chain
+goes on.
 
 A follower that starts again continues the last chain, if the write-ahead log still has the frames behind
 it. Otherwise it begins with a new point, and commits between the chain and the point are in the backup
@@ -34,7 +35,13 @@ from millstream.engine.row_copy import Heard
 from millstream.engine.sqlite.engine import SqliteEngine
 from millstream.engine.sqlite.page_snapshot import PageSnapshot, WalPosition, has_positions
 from millstream.engine.sqlite.wal_follower import WalFollower, WalGap, WalPiece
-from millstream.errors import InvalidInput, MillstreamError, Overloaded, StoreError
+from millstream.errors import (
+    CorruptionError,
+    InvalidInput,
+    MillstreamError,
+    Overloaded,
+    StoreError,
+)
 from millstream.limits import MiB
 
 _logger = logging.getLogger("millstream.backup")
@@ -47,6 +54,9 @@ CHAIN_BYTES_MIN = 64 * MiB
 """A chain that is larger than this, and larger than the store's file, is followed by a new point."""
 
 WAITING_BYTES_MAX = 256 * MiB
+
+CHECK_AGAIN_S = 600.0
+"""How long a damaged store gets no new point: the check of all rows reads the whole store."""
 
 
 class FollowState(NamedTuple):
@@ -121,6 +131,10 @@ class StoreFollower:
         self._heard: Heard = heard or (lambda _stage, _done, _total: None)
         self._chain: _Chain | None = None
         self._may_resume = True
+        self._damage: CorruptionError | None = None
+        """Why the last point failed, if the store is damaged."""
+        self._checkable_s = 0.0
+        """When the rows of a damaged store may be checked again."""
         self.state: FollowState | None = None
         self.points: list[BackupReport] = []
         """The points that were added."""
@@ -128,25 +142,30 @@ class StoreFollower:
     def step(self) -> FollowState:
         """Store all commits up to now, and return how far the backup is.
 
-        Raises `StoreError` if the place or the store fails, and `Overloaded` if the store is too
-        busy for a new point; a later step continues.
+        Raises `StoreError` if the place or the store fails, `Overloaded` if the store is too busy for
+        a new point, and `CorruptionError` if the store is damaged; a later step continues.
         """
         with self._engine.read():
             pass  # raises `StoreGone` if another file has the name of the store
-        chain = self._chain or self._resumed()
-        if chain is None or self._is_long(chain):
-            chain = self._begin_chain()
+        chain = self._chain or self._resumed() or self._begin_chain()
         try:
             chain.grow()
         except WalGap:
             self.close()
             chain = self._begin_chain()
             chain.grow()
-        except StoreError:
+        except (MillstreamError, OSError):
             if chain.waiting_bytes > WAITING_BYTES_MAX:
                 _logger.warning("backup_chain_ended", extra={"place": self._place.text})
                 self.close()
             raise
+        self._note(chain)
+        if self._is_long(chain):  # if the point fails, the chain goes on
+            chain = self._begin_chain()
+            chain.grow()
+        return self._note(chain)
+
+    def _note(self, chain: _Chain) -> FollowState:
         self.state = FollowState(chain.seq, self._clock.wall_ms())
         return self.state
 
@@ -165,6 +184,9 @@ class StoreFollower:
     def _begin_chain(self) -> _Chain:
         """Add a point, and begin its chain. The chain before grows up to the point."""
         before = self._chain
+        if self._damage is not None and self._clock.seconds() < self._checkable_s:
+            raise self._damage.with_traceback(None)
+        self._damage = None
         with source_of(self._engine, place=self._engine.place) as source:
             follower = WalFollower(cast(PageSnapshot, source.file))
             try:
@@ -179,8 +201,11 @@ class StoreFollower:
                 )
                 if before is not None:
                     before.grow()
-            except BaseException:
+            except BaseException as error:
                 follower.close()
+                if isinstance(error, CorruptionError):
+                    self._damage = error
+                    self._checkable_s = self._clock.seconds() + CHECK_AGAIN_S
                 raise
         self.close()
         self.points.append(report)
@@ -292,7 +317,7 @@ def follow(
         while not stop.wait(interval_s):
             try:
                 report(follower.step())
-            except (StoreError, Overloaded) as error:
+            except (StoreError, Overloaded, CorruptionError) as error:
                 if on_failure is not None:
                     on_failure(error)
         report(follower.step())

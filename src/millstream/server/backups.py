@@ -123,5 +123,7 @@ class ServerBackups:
                 try:
                     self._note_success(follower.step().stored_ms)
                 except (MillstreamError, OSError) as error:
+                    if follower.state is not None:  # commits may be stored although a point failed
+                        self.stored_ms = follower.state.stored_ms
                     self._note_failure(error)
             follower.step()

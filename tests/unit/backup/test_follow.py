@@ -220,8 +220,37 @@ def test_points_of_a_timer_do_not_break_a_chain(
         for _ in range(4):
             writer.write(2)
             follower.step()
-    assert len(BackupPlace(place).points()) == 5
+    assert len(BackupPlace(place).points()) == 6
     check_all(writer, place, tmp_path)
+
+
+def test_a_point_that_fails_does_not_stop_the_chain_before_it(
+    writer: Writer, path: Path, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks: list[str] = []
+
+    def refuse(*_: object) -> bool:
+        checks.append("damaged")
+        raise CorruptionError("a row is damaged", what="row", where="")
+
+    clock = SimulatedClock(10**12)
+    with followed(path, place, clock) as follower:
+        since = follower.step().seq
+        clock.advance(25 * 3600)  # a new point is due
+        monkeypatch.setattr(backup_follow, "WAITING_BYTES_MAX", 1)
+        monkeypatch.setattr(SqliteEngine, "verify", refuse)
+        for _ in range(3):
+            writer.write(2)
+            with pytest.raises(CorruptionError, match="damaged and gets no new point"):
+                follower.step()
+            assert follower.state == (max(writer.after), clock.wall_ms())
+        assert checks == ["damaged"]  # the check reads the whole store: not again at once
+        clock.advance(backup_follow.CHECK_AGAIN_S)
+        monkeypatch.undo()
+        writer.write()
+        follower.step()
+        assert len(follower.points) == 2
+    check_all(writer, place, tmp_path, since=since)
 
 
 class Disk:

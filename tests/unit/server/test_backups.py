@@ -15,7 +15,9 @@ import millstream
 from millstream.backup.place import BackupPlace
 from millstream.backup.restore import restore
 from millstream.embedded.session import open_file
-from millstream.errors import InvalidInput
+from millstream.engine.sqlite.engine import SqliteEngine
+from millstream.errors import CorruptionError, InvalidInput
+from millstream.server import backups as server_backups
 from millstream.server.backups import ServerBackups
 from millstream.server.serving import running
 from millstream.server.settings import Settings
@@ -94,6 +96,26 @@ def test_a_followed_store_loses_no_commit(path: Path, tmp_path: Path) -> None:
     restore(place, tmp_path / "b.db")
     with millstream.open(tmp_path / "b.db") as ms:
         assert [record.value for record in ms.log("x").read()] == [b"1", b"2"]
+
+
+def test_a_damaged_store_gets_no_new_point_and_its_commits_are_stored(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> bool:
+        raise CorruptionError("a row is damaged", what="row", where="")
+
+    clock, place = SimulatedClock(10**12), tmp_path / "backup"
+    monkeypatch.setattr(server_backups, "INTERVAL_S", 0.01)
+    with backups_of(path, clock, backup_place=str(place), backup_follow=True) as backups:
+        monkeypatch.setattr(SqliteEngine, "verify", refuse)
+        clock.advance(25 * 3600)  # a new point is due
+        while not backups.failures:
+            backups.tried.clear()
+            assert backups.tried.wait(WAIT_S)
+        check = backups.check()
+    assert check.status == "warning"
+    assert "the last backup is 0 s old; the last try failed" in check.detail
+    assert "is damaged and gets no new point" in check.detail
 
 
 def test_settings_out_of_range_are_refused() -> None:
