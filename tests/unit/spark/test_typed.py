@@ -213,6 +213,67 @@ def test_decimals_keep_their_digits() -> None:
     assert [row["d"] for row in typed.column.to_pylist()] == [Decimal("1234.50"), Decimal("0.25")]
 
 
+TEXT, DAY, TIME = {"type": "string"}, {"format": "date"}, {"format": "date-time"}
+INT, SMALL, NUMBER = {"type": "integer"}, {"type": "integer", "format": "int32"}, {"type": "number"}
+CHANGES = {
+    "a time becomes text": (TEXT | TIME, TEXT, "2026-05-04T03:02:01Z"),
+    "a day becomes text": (TEXT | DAY, TEXT, "2026-05-04"),
+    "a small integer becomes large": (SMALL, INT, 2**40),
+    "an integer becomes text": (INT, TEXT, "7"),
+    "a boolean becomes text": ({"type": "boolean"}, TEXT, "yes"),
+    "text becomes an integer": (TEXT, INT, 7),
+    "an integer becomes a number": (INT, NUMBER, 1.5),
+    "a number becomes an integer": (NUMBER, INT, 2**53 + 1),
+    "an integer becomes any value": (INT, {}, "7"),
+    "text becomes a list": (TEXT, {"type": "array", "items": TEXT}, ["a"]),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("nesting", ["none", "struct", "list", "map"])
+def test_columns_planned_for_an_older_schema_are_refused(
+    tmp_path: Path, change: str, nesting: str
+) -> None:
+    from millstream.spark.source.source import MillstreamSource
+
+    old, new, item = CHANGES[change]
+
+    def nested(inner: dict[str, Any]) -> dict[str, Any]:
+        outer = {
+            "none": inner,
+            "struct": {"type": "object", "properties": {"in": inner}},
+            "list": {"type": "array", "items": inner},
+            "map": {"type": "object", "additionalProperties": inner},
+        }
+        return {"type": "object", "properties": {"id": INT, "x": outer[nesting]}}
+
+    value = {"none": item, "struct": {"in": item}, "list": [item], "map": {"in": item}}[nesting]
+    place = str(tmp_path / "rows.db")
+    with millstream.open(place) as ms:
+        log = ms.log("orders", schema=nested(old))
+        source = MillstreamSource({"path": place, "subscribe": "orders", "columns": "true"})
+        planned = source.schema()
+        log.set_schema(nested(new), force=True)
+        log.append({"id": 1, "x": value})
+    reader = source.reader(planned)
+    (partition,) = reader.partitions()
+    with pytest.raises(
+        InvalidInput, match=r"log 'orders': values cannot be read as .* load the log again"
+    ):
+        list(reader.read(partition))
+
+
+def test_small_numbers_are_read_into_columns_planned_for_small_numbers() -> None:
+    from millstream.schema.source import schema_of
+    from millstream.spark.source.typed import typed_values
+
+    def schema(kind: dict[str, Any]) -> Any:
+        return schema_of({"type": "object", "properties": {"x": kind}})
+
+    typed = typed_values([b'{"x": 7}', b'{"x": -1}'], schema(INT), kind_of(schema(SMALL)))
+    assert [row["x"] for row in typed.column.to_pylist()] == [7, -1]
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> str:
     """A log whose schema got a field with a default, beside records that never fitted."""
@@ -321,6 +382,15 @@ def test_bytes_are_read_by_an_option_by_a_schema_and_of_logs_that_differ(path: s
         read(path, subscribe="orders,plain", columns="true")
     with pytest.raises(InvalidInput, match="only one of them"):
         read(path, rawValues="true", columns="true")
+
+
+def test_batches_whose_records_are_all_left_out_are_joined(tmp_path: Path) -> None:
+    place = str(tmp_path / "rows.db")
+    with millstream.open(place) as ms:
+        for name in "ab":
+            ms.log(name).append_many([b"junk", b"[]"])
+            ms.log(name).set_schema({"type": "object", "properties": {"id": {"type": "integer"}}})
+    assert read(place, subscribe="a,b", columns="true", mode="DROPMALFORMED") == []
 
 
 def test_a_filter_chooses_typed_records(path: str) -> None:

@@ -108,7 +108,8 @@ def joined(small_batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterat
 def _joined(small_batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
     if len(small_batches) == 1:
         return small_batches[0]
-    return pa.Table.from_batches(small_batches, schema).combine_chunks().to_batches()[0]
+    whole = pa.Table.from_batches(small_batches, schema).combine_chunks().to_batches()
+    return whole[0] if whole else small_batches[0]  # a table without rows has no batch
 
 
 def _column(piece: DecodedBlock, field: pa.Field) -> pa.Array:

@@ -39,6 +39,7 @@ from millstream.schema.model import (
     StructType,
     TextType,
     TimestampType,
+    name_of,
 )
 from millstream.schema.validation import Validator, validator_of
 
@@ -68,7 +69,11 @@ class TypedValues:
 def typed_values(
     values: Sequence[bytes | None], schema: StructType, kind: pa.StructType
 ) -> TypedValues:
-    """Decode values; null, a tombstone, and a value that does not fit are null structs."""
+    """Decode values; null, a tombstone, and a value that does not fit are null structs.
+
+    Raises an error of Arrow if the columns were planned for another schema.
+    """
+    _check_planned(schema, kind)
     validator = validator_of(schema)
     if (checked := checked_values(validator, values, schema, kind)) is not None:
         return TypedValues(checked, [])
@@ -89,6 +94,54 @@ def typed_values(
                 misfits.append(number)
         rows.append(row)
     return TypedValues(pa.array(rows, kind), misfits)
+
+
+def _check_planned(schema: AnyOf, kind: pa.DataType, path: str = "value") -> None:
+    """Refuse columns of another type than the schema has now: Arrow would convert values or cut them.
+
+    The schema may have changed since Spark asked for the types of the columns.
+    """
+    match schema:
+        case StructType() if pa.types.is_struct(kind):
+            types = {field.name: field.type for field in kind}
+            for field in schema.fields:
+                if field.name in types:
+                    _check_planned(field.type, types[field.name], f"{path}.{field.name}")
+        case ListType() if pa.types.is_list(kind):
+            _check_planned(schema.items, kind.value_type, f"{path}[...]")
+        case MapType() if pa.types.is_map(kind):
+            _check_planned(schema.values, kind.item_type, f"{path}[...]")
+        case _:
+            if not _may_hold(schema, kind):
+                raise pa.ArrowTypeError(f"{path} is {name_of(schema)} now, and not {kind}")
+
+
+def _may_hold(schema: AnyOf, kind: pa.DataType) -> bool:
+    """Return whether a column of a type holds scalars of a schema as they are.
+
+    A column of 32 bits holds small numbers of 64 bits; Arrow refuses the others.
+    """
+    types = pa.types
+    match schema:
+        case BooleanType():
+            return bool(types.is_boolean(kind))
+        case IntegerType():
+            return bool(types.is_integer(kind))
+        case NumberType():
+            return bool(types.is_float64(kind) or (schema.bits == 32 and types.is_float32(kind)))
+        case BinaryType():
+            return bool(types.is_binary(kind))
+        case TimestampType():
+            return bool(types.is_timestamp(kind))
+        case DateType():
+            return bool(types.is_date(kind))
+        case DecimalType():
+            return bool(types.is_decimal(kind))
+        case EnumType() if not isinstance(schema.values[0], str):
+            return bool(types.is_integer(kind))
+        case StructType() | ListType() | MapType():
+            return False
+    return bool(types.is_string(kind))
 
 
 def _fits(validator: Validator, value: bytes) -> bool:
@@ -161,13 +214,13 @@ def _scalar_fields(schema: StructType, kind: pa.StructType) -> list[int]:
     are_scalars = all(
         number is not None
         and _has_simple_default(schema.fields[number])
-        and _is_decoded(schema.fields[number].type)
-        for number in wanted
+        and _is_decoded(schema.fields[number].type, field.type)
+        for number, field in zip(wanted, kind, strict=True)
     )
     return [number for number in wanted if number is not None] if are_scalars else []
 
 
-def _is_decoded(schema: AnyOf) -> bool:
+def _is_decoded(schema: AnyOf, kind: pa.DataType) -> bool:
     """Return whether the check decodes a type to the value that Spark gets."""
     match schema:
         case TextType():
@@ -176,7 +229,9 @@ def _is_decoded(schema: AnyOf) -> bool:
             return isinstance(schema.values[0], str)
         case NumberType():
             return schema.bits == 64
-    return isinstance(schema, BooleanType | IntegerType)
+        case IntegerType():
+            return schema.bits == 32 or bool(pa.types.is_int64(kind))
+    return isinstance(schema, BooleanType)
 
 
 def parsed_values(
