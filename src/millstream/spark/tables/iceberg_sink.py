@@ -63,12 +63,15 @@ class IcebergSink:
     def covered(self, logs: Sequence[str]) -> Covered:
         """Return what the newest version holds of logs."""
         self._table.refresh()
-        noted = msgspec.json.decode(self._table.properties.get(OFFSETS, "{}"))
-        ends, ids = unpacked(noted), ids_in(noted)
+        noted = self._noted()
         return Covered(
-            {log: ends[log] for log in logs if log in ends},
-            {log: ids[log] for log in logs if log in ids},
+            {log: noted.ends[log] for log in logs if log in noted.ends},
+            {log: noted.ids[log] for log in logs if log in noted.ids},
         )
+
+    def _noted(self) -> Covered:
+        noted = msgspec.json.decode(self._table.properties.get(OFFSETS, "{}"))
+        return Covered(unpacked(noted), ids_in(noted))
 
     def files(self) -> list[TableFile]:
         """Return the files of the newest version without delete files of other writers."""
@@ -88,7 +91,9 @@ class IcebergSink:
 
     def commit(self, change: FileChange) -> None:
         """Apply a change atomically."""
-        text = text_of(change.covered.ends, change.covered.ids)
+        noted = self._noted()  # also logs that this run does not follow, and deleted logs
+        ends = {**noted.ends, **change.covered.ends}
+        text = text_of(ends, {**noted.ids, **change.covered.ids})
         gone = {self._folder.uri(file.path) for file in change.removed}
         data_files = {}
         if gone:
