@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import random
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+import millstream
 from millstream.clock import SystemClock
 from millstream.errors import Conflict, InvalidInput
 from millstream.schema import model as m
@@ -20,6 +23,9 @@ from millstream.spark.archive.folders import Folder, folder_of
 from millstream.spark.archive.partitioning import BY_DATE, PartitionBy
 from millstream.spark.archive.task import PartitionFiles
 from millstream.spark.archive.typed_columns import TypedColumns, typed_columns, union
+from millstream.spark.pipelines.table_run import TableRun
+from millstream.spark.pipelines.target import PipelineRun, quiet
+from millstream.spark.source.positions import packed
 from millstream.spark.tables.rewriting import (
     compact_files,
     inserted,
@@ -249,6 +255,95 @@ def test_small_files_are_compacted_and_old_versions_expire(table: Table) -> None
     assert [row["id"] for row in table.rows()] == list(range(60))
     table.append(orders(60, 1))
     assert len(table.rows()) == 61
+
+
+def test_commits_of_some_logs_keep_what_is_noted_of_others(table: Table) -> None:
+    table.sink.commit(
+        FileChange(covered=Covered({"clicks": 9, "gone": 3}, {"clicks": 4, "gone": 5}))
+    )
+    table.append(orders(0, 20))
+    table.append(orders(20, 5))
+    table.compact()
+    logs = ["clicks", "gone", "orders"]
+    everything = Covered(
+        {"clicks": 9, "gone": 3, "orders": 25}, {"clicks": 4, "gone": 5, "orders": 7}
+    )
+    assert table.sink.covered(logs) == everything
+    assert Table(Path(table.folder.text), table.kind).sink.covered(logs) == everything
+
+
+class BatchRows:
+    """The rows of a batch, read by a task in this process."""
+
+    def __init__(self, rows: pa.RecordBatch, while_read: Callable[[], object]) -> None:
+        self._rows, self._while_read = rows, while_read
+
+    def mapInArrow(self, work: Callable[..., Iterator[pa.RecordBatch]], _: str) -> BatchRows:  # noqa: N802
+        self._work = work
+        return self
+
+    def collect(self) -> list[tuple[bytes]]:
+        self._while_read()
+        return [(batch.column(0)[0].as_py(),) for batch in self._work(iter([self._rows]))]
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[millstream.Millstream]:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # for checkpoints
+    with millstream.open(tmp_path / "store.db") as ms:
+        ms.log("orders").append_many([b"old"] * 3)
+        yield ms
+
+
+def run_of(store: millstream.Millstream, path: Path, log_id: int) -> TableRun:
+    """Begin a run whose first batch is planned for the log with an id."""
+    job = PipelineRun(cast(Any, None), str(store.stats()["path"]), quiet)
+    run = TableRun(
+        job, store.session, folder_of(path), "delta", ["orders"], by="", upserts=False,
+        target_bytes=0, expire_ms=1,
+    )  # fmt: skip
+    run.starts()
+    (run.checkpoint / "offsets").mkdir()
+    position = msgspec.json.encode(packed({"orders": 3}, {"orders": log_id}))
+    (run.checkpoint / "offsets" / "0").write_bytes(position)
+    return run
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_rows_of_a_log_that_is_made_anew_while_tasks_read_are_refused(
+    store: millstream.Millstream, tmp_path: Path, fails: bool
+) -> None:
+    def make_anew() -> None:
+        store.log("orders").delete()
+        store.log("orders").append_many([b"new"] * 3)
+        if fails:
+            raise RuntimeError("a task failed")
+
+    run = run_of(store, tmp_path / "lake", store.log("orders").info().id)
+    with pytest.raises(Conflict, match="is of another log 'orders': it was deleted at or after"):
+        run.begin(cast(Any, BatchRows(batch(0, [b"new"] * 3), make_anew)), 0)
+    assert run.sink.covered(["orders"]) == Covered()
+
+
+def test_rows_of_a_log_that_is_deleted_behind_the_tasks_are_committed(
+    store: millstream.Millstream, tmp_path: Path
+) -> None:
+    log_id = store.log("orders").info().id
+    run = run_of(store, tmp_path / "lake", log_id)
+    run.begin(cast(Any, BatchRows(batch(0, [b"old"] * 3), store.log("orders").delete)), 0)
+    assert run.records == 3
+    assert run.sink.covered(["orders"]) == Covered({"orders": 3}, {"orders": log_id})
+
+
+def test_a_log_that_was_made_anew_and_deleted_again_is_refused(
+    store: millstream.Millstream, tmp_path: Path
+) -> None:
+    log_id = store.log("orders").info().id
+    run = run_of(store, tmp_path / "lake", log_id + 1)
+    run.sink.commit(FileChange(covered=Covered({"orders": 2}, {"orders": log_id})))
+    store.log("orders").delete()
+    with pytest.raises(Conflict, match="is of another log 'orders': it was deleted at or after"):
+        run.begin(cast(Any, BatchRows(batch(0, []), lambda: None)), 0)
 
 
 def test_an_upsert_keeps_the_latest_value_of_each_key(table: Table) -> None:

@@ -118,15 +118,25 @@ class TableRun:
         infos = self.infos()
         self._firsts = {name: info.start_offset for name, info in infos.items()}
         covered = self.sink.covered(list(infos))
-        self._check_same(covered, {name: info.id for name, info in infos.items()}, infos)
+        self._check_same(covered, {name: info.id for name, info in infos.items()})
         return {name: covered.ends.get(name, EARLIEST) for name in infos}
 
-    def _check_same(self, covered: Covered, ids: LogIds, infos: dict[str, LogInfo]) -> None:
-        """Refuse a log that was deleted and made anew: the table holds records of the old log."""
-        for name, number in covered.ids.items():
-            if ids.get(name) and ids[name] != number:
-                origin = f"table {self._folder.text}"
-                raise made_anew(infos[name], number, covered.ends[name], origin)
+    def _ids_now(self) -> LogIds:
+        """Return the ids of the logs; a log that was deleted has none."""
+        return {name: info.id for name, info in self.infos().items()}
+
+    def _check_same(self, covered: Covered, ids: LogIds) -> None:
+        """Refuse a log that was deleted and made anew: the covered records are of the old log."""
+        for name, old_id in covered.ids.items():
+            new_id = ids.get(name)
+            if new_id and new_id != old_id:
+                raise made_anew(
+                    name,
+                    new_id,
+                    old_id=old_id,
+                    offset=covered.ends[name],
+                    origin=f"table {self._folder.text}",
+                )
 
     def _columns_now(self) -> pa.Schema:
         """Return the columns of the logs' newest schemas; note how values become columns."""
@@ -168,7 +178,7 @@ class TableRun:
             if before.ends == ends:
                 return
             if before.ids != ids:
-                self._check_same(before, ids, self.infos())
+                self._check_same(before, ids)
             began = unpacked(_planned(self.checkpoint, number - 1)) if number else {}
             if any(before.ends.get(log) != at for log, at in began.items()):
                 raise Conflict(
@@ -178,7 +188,10 @@ class TableRun:
             columns = self._columns_now()
             if not set(columns) <= set(self._columns):
                 self._columns = self.sink.prepare(columns)
-            staged = self._staged(rows)
+            try:
+                staged = self._staged(rows)
+            finally:  # tasks read logs by name; one that was made anew may also make a task fail
+                self._check_same(Covered(ends, ids), self._ids_now())
             point("table staged")
             starts = {log: before.ends.get(log, self._firsts.get(log, 0)) for log in ends}
             lost = self._lost(staged, starts, ends)
