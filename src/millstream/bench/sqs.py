@@ -1,8 +1,9 @@
 """The workloads of SQS: raw HTTP clients against a server process, moto's server and fauxqs.
 
-Every message that our server has answered for is durable. moto keeps messages in memory. fauxqs 2 keeps
-them in a file, fauxqs 1 in memory. The run measures an installed `fauxqs` (`npm install --global`). The
-servers work in turns, under the same load.
+Every message that our server has answered for is durable. moto keeps messages in memory. The run
+measures an installed `fauxqs` 2 (`npm install --global`) with Node.js 22 or later: its program
+`server.js` keeps messages in a file, and its command keeps them in memory. The servers work in turns,
+under the same load.
 """
 
 from __future__ import annotations
@@ -225,7 +226,7 @@ def _created(server: SqsAddress, name: str, attributes: dict[str, str] | None = 
 
 @contextmanager
 def _moto_server() -> Iterator[SqsAddress | None]:
-    """Run moto's server while the block runs; Yield None if moto is not installed."""
+    """Run moto's server while the block runs; yield None if moto is not installed."""
     with subprocess.Popen(
         [sys.executable, "-c", _MOTO], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as process:
@@ -239,9 +240,10 @@ def _moto_server() -> Iterator[SqsAddress | None]:
 
 @contextmanager
 def _fauxqs_server(directory: Path) -> Iterator[SqsAddress | None]:
-    """Run fauxqs with a file while the block runs; Yield None if fauxqs does not start."""
-    command = shutil.which("fauxqs")
-    if command is None:
+    """Run fauxqs with a file while the block runs; yield None if fauxqs does not start."""
+    command, node = shutil.which("fauxqs"), shutil.which("node")
+    program = Path(command or "").resolve().with_name("server.js")
+    if node is None or not program.is_file():
         yield None
         return
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -252,10 +254,9 @@ def _fauxqs_server(directory: Path) -> Iterator[SqsAddress | None]:
         "FAUXQS_HOST": "127.0.0.1",
         "FAUXQS_DATA_DIR": str(directory),
         "FAUXQS_PERSISTENCE": "true",
-        "FAUXQS_LOGGER": "false",
     }
     with subprocess.Popen(
-        [command],
+        [node, program],
         env={**os.environ, **variables},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
