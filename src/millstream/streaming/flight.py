@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from millstream.errors import MillstreamError
 from millstream.record import Producer
-from millstream.streaming.transmission import Transmission, pause_s, unknown_error_of
+from millstream.streaming.transmission import Transmission, unknown_error_of
 
 
 class Flight:
@@ -43,10 +43,9 @@ class Flight:
         """Whether the first transmission is to be sent again."""
         return bool(self.sent) and not self.sent[0].is_out and self.sent[0].answer is None
 
-    @property
-    def pause_s(self) -> float:
-        """Return the pause before the repeat."""
-        return pause_s(self.sent[0].tries)
+    def pause_left_s(self, now_s: float) -> float:
+        """Return the remaining pause before the repeat; 0 if the repeat may leave."""
+        return max(0.0, self.sent[0].resumes_s - now_s) if self.pauses else 0.0
 
     def repeat(self) -> Transmission:
         """Return the first transmission, which a sender carries out again."""

@@ -66,6 +66,7 @@ from millstream.streaming.transmission import (
     SenderRest,
     Transmission,
     outcome_error,
+    pause_s,
     taken_portions,
     unknown_error_of,
     unsent_error_of,
@@ -248,7 +249,8 @@ class Gathering(Generic[H]):
         with self._lock:
             flight = self._flight
             if flight.repeats:
-                return SenderRest(flight.pause_s) if flight.pauses else flight.repeat()
+                left_s = flight.pause_left_s(now_s)  # callers wake the sender meanwhile
+                return SenderRest(left_s) if left_s else flight.repeat()
             if flight.is_full or (flight.sent and self._split):
                 return SenderRest(IDLE_S)
             if not (self._split or self._unsent):
@@ -306,6 +308,7 @@ class Gathering(Generic[H]):
         """Note that a transmission failed: send it again, send it in portions, or give up."""
         final_error = outcome_error(error)
         transmission.tries += 1
+        transmission.resumes_s = now_s + pause_s(transmission.tries)
         transmission.is_unknown = transmission.is_unknown or isinstance(final_error, OutcomeUnknown)
         self._answered(transmission, final_error, now_s=now_s)
 

@@ -45,6 +45,8 @@ class Transmission(Struct, eq=False):
     """The command, once it is built: a repeat sends the same bytes."""
     began_s: float | None = None
     tries: int = 0
+    resumes_s: float = 0.0
+    """The end of the pause after the last failure."""
     is_unknown: bool = False
     """Whether an attempt may have been stored."""
     follows: bool = False

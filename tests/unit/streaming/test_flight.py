@@ -118,6 +118,17 @@ def test_nothing_is_sent_beside_a_repeat(flying: Flying) -> None:
     assert flying.launched() is flying.second
 
 
+def test_callers_that_wait_do_not_put_a_repeat_off(flying: Flying) -> None:
+    flying.gathering.failed(flying.first, Overloaded("slow down"), now_s=0.0)
+    flying.gathering.failed(flying.second, OutOfSequence("a gap"), now_s=0.0)
+    rest = flying.gathering.next(0.0)
+    assert isinstance(rest, SenderRest)
+    handle = flying.add()
+    assert flying.gathering.watch(handle, lambda: None)  # this wakes the sender
+    assert flying.gathering.next(rest.seconds / 2) == SenderRest(rest.seconds / 2)
+    assert flying.gathering.next(rest.seconds) is flying.first
+
+
 def test_a_second_that_was_stored_proves_that_the_first_was(flying: Flying) -> None:
     flying.gathering.failed(flying.first, OutcomeUnknown("lost"), now_s=0.0)
     flying.gathering.stored(flying.second, [2])
