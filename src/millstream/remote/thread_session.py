@@ -7,12 +7,12 @@ connection.
 
 from __future__ import annotations
 
-import os
 import threading
 from time import sleep
 from typing import TypeVar
-from weakref import WeakSet, finalize
+from weakref import finalize
 
+from millstream import forked_process
 from millstream.clock import Clock, SystemClock
 from millstream.command import Command, waits
 from millstream.errors import Closed
@@ -58,7 +58,7 @@ class RemoteSession:
         self._starting = threading.Lock()
         self._client: ThreadClient | None = None
         self.limits = self._start().hello.limits
-        _sessions.add(self)
+        forked_process.register(self)
 
     def __repr__(self) -> str:
         return f"RemoteSession({self._nodes.shown!r})"
@@ -99,15 +99,3 @@ class RemoteSession:
                 self._client = ThreadClient(self._nodes, self._patience)
                 self._ending = finalize(self, self._client.close)
             return self._client
-
-
-_sessions: WeakSet[RemoteSession] = WeakSet()
-
-
-def _after_fork() -> None:
-    for session in list(_sessions):
-        session.after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -26,15 +26,14 @@ wrong.
 
 from __future__ import annotations
 
-import os
 from _thread import allocate_lock
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
-from weakref import WeakSet
 
 from msgspec.structs import replace
 
+from millstream import forked_process
 from millstream.errors import (
     CannotOpen,
     Closed,
@@ -117,8 +116,7 @@ class Gathering(Generic[H]):
         """The messages of each lane that the sender has not taken. A list is never replaced."""
         self._unsent: deque[GatheredBlock] = deque()
         self._split: deque[Transmission] = deque()
-        """Portions of a refused transmission, and transmissions behind it: they come before all
-        blocks."""
+        """Portions of a refused transmission, and transmissions behind it; sent before all blocks."""
         self._flight = Flight(flight_max)
         self._sequences: dict[int, int] = {}
         """The next sequence of each lane."""
@@ -131,7 +129,7 @@ class Gathering(Generic[H]):
         """Callers that wait for messages without a block."""
         self._room_watchers: list[Callable[[], None]] = []
         self._teller = Teller()
-        _gatherings.add(self)
+        forked_process.register(self)
 
     # Callers.
 
@@ -348,7 +346,7 @@ class Gathering(Generic[H]):
         if isinstance(error, Fenced) and not self._sequences and not head.is_unknown:
             self._fence(head, error.epoch)
         elif isinstance(error, OutOfSequence) and head.follows:
-            self._repeat(head, pauses=False)  # it arrived before the transmission ahead of it
+            self._repeat(head, pauses=False)  # the store has not got the transmission ahead
         elif may_pass(error) and now_s - head.began_s < self._retry_s:
             self._repeat(head, pauses=True)
         elif not isinstance(error, REFUSALS) or head.is_unknown:
@@ -391,13 +389,15 @@ class Gathering(Generic[H]):
         self._wake()
 
     def _fail(self, error: MillstreamError) -> None:
-        """Settle all open messages; under the lock."""
+        """Settle all open messages with errors; the caller holds the lock."""
         unsent_error = unsent_error_of(error)
         self._refusal = unsent_error
         self._is_closing = True
         self._collect()
         for transmission in self._flight.end():
-            if isinstance(transmission.answer, list):  # stored, behind one that got no answer
+            if isinstance(
+                transmission.answer, list
+            ):  # stored; the transmission ahead got no answer
                 self._settle_stored(transmission)
                 continue
             outcome = error_in_flight(transmission, error, unsent_error)
@@ -485,15 +485,3 @@ class Gathering(Generic[H]):
 
 def _rest() -> None:
     """Wake nobody: the sender is in another process."""
-
-
-_gatherings: WeakSet[Gathering[Any]] = WeakSet()
-
-
-def _after_fork() -> None:
-    for gathering in list(_gatherings):
-        gathering.after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

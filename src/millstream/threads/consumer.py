@@ -19,8 +19,8 @@ from contextlib import ExitStack
 from functools import partial
 from types import TracebackType
 from typing import Generic, Self, TypeVar
-from weakref import WeakSet
 
+from millstream import forked_process
 from millstream.command import Session
 from millstream.errors import Closed, InvalidInput, LeaseLost, MillstreamError, OutcomeUnknown
 from millstream.store.wait_breaker import WaitBreaker
@@ -39,19 +39,11 @@ class IteratingLoop:
 
     def __init__(self) -> None:
         self.is_current = True
-        _loops.add(self)
+        forked_process.register(self)
 
-
-_loops: WeakSet[IteratingLoop] = WeakSet()
-
-
-def _after_fork() -> None:
-    for loop in list(_loops):
-        loop.is_current = False
-
-
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_after_fork)
+    def after_fork(self) -> None:
+        """End the loop: its keeper stayed in the parent."""
+        self.is_current = False
 
 
 class PrefetchingConsumer(ABC, Generic[T]):
