@@ -122,7 +122,7 @@ class TableRun:
         return {name: covered.ends.get(name, EARLIEST) for name in infos}
 
     def _ids_now(self) -> LogIds:
-        """Return the ids of the logs; a log that was deleted has none."""
+        """Return the ids of all logs that exist."""
         return {name: info.id for name, info in self.infos().items()}
 
     def _check_same(self, covered: Covered, ids: LogIds) -> None:
@@ -136,6 +136,7 @@ class TableRun:
                     old_id=old_id,
                     offset=covered.ends[name],
                     origin=f"table {self._folder.text}",
+                    advice="Write the new log to another table",
                 )
 
     def _columns_now(self) -> pa.Schema:

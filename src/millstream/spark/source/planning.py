@@ -170,12 +170,20 @@ def checked_start(info: LogInfo, offset: int, options: ReadOptions, origin: str)
     return min(max(offset, info.start_offset), info.end_offset)
 
 
-def made_anew(name: str, new_id: int, *, old_id: int, offset: int, origin: str) -> Conflict:
+def made_anew(
+    name: str,
+    new_id: int,
+    *,
+    old_id: int,
+    offset: int,
+    origin: str = "the checkpoint",
+    advice: str = "Begin a new checkpoint; or set failOnDataLoss=false to read the new log from its "
+    "beginning",
+) -> Conflict:
     """Return the error for a position in a deleted log whose name belongs to a new log."""
     return Conflict(
         f"{origin} is of another log {name!r}: it was deleted at or after offset {offset} and made "
-        f"anew (its id was {old_id}, and is {new_id}), or this is another store. Begin a new "
-        "checkpoint; or set failOnDataLoss=false to read the new log from its beginning",
+        f"anew (its id was {old_id}, and is {new_id}), or this is another store. {advice}",
         name=name,
     )
 

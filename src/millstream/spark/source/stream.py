@@ -145,9 +145,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 continue
             if _is_new(planned, info) and self._continued(planned, info, stop) != stop:
                 if options.fail_on_data_loss:
-                    raise made_anew(
-                        name, info.id, old_id=planned[name], offset=stop, origin="the checkpoint"
-                    )
+                    raise made_anew(name, info.id, old_id=planned[name], offset=stop)
                 continue  # what was planned is gone; the next batch begins with the new log
             first = self._start(began, ids, info)
             if stop > info.end_offset and options.fail_on_data_loss:
@@ -243,9 +241,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if _is_new(ids, info):
             continued = self._continued(ids, info, at)
             if continued is None and self._options.fail_on_data_loss:
-                raise made_anew(
-                    info.name, info.id, old_id=ids[info.name], offset=at, origin="the checkpoint"
-                )
+                raise made_anew(info.name, info.id, old_id=ids[info.name], offset=at)
             at = info.start_offset if continued is None else continued
         if at > info.end_offset and not self._options.fail_on_data_loss:
             return info.start_offset  # the log was deleted and created again
