@@ -80,6 +80,8 @@ def test_a_job_is_cancelled_in_the_list(page: Any, shop: Serving) -> None:
     go(page, shop, "jobs", tab="scheduled")
     page.get_by_role("button", name="Cancel").click()
     page.get_by_text("No job waits for its time.").wait_for()
+    with millstream.open(shop.url) as ms:
+        assert Jobs(ms).get("jobs-3").state() == "cancelled"
 
 
 def test_output_is_shown_as_the_job_writes_it(page: Any, shop: Serving) -> None:

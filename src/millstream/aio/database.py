@@ -199,8 +199,8 @@ class Millstream:
     ) -> Log | PartitionedLog:
         """Return the log of this name, which need not exist; the first append creates the log.
 
-        `partitions` (default: none, a plain log) is their number: records are spread by key, and stay
-        in order per key. A number that differs from the number of the log raises `Partitioned`.
+        With a number of `partitions` (default: a plain log), records are spread by key, and stay in
+        order per key. A number that differs from the number of the log raises `Partitioned`.
 
         `schema` (default: the log's own, if it has one) is what `set_schema` of the log takes: a msgspec
         struct, a dataclass, a TypedDict, a JSON Schema or an Avro schema. The log is created, and has
@@ -262,8 +262,8 @@ class Millstream:
     ) -> Queue:
         """Create a queue, or alter it to these settings; docs/QUEUES.md explains each setting.
 
-        Settings that are not named get their defaults, even if the queue was altered before. So any
-        number of processes may call this at every start. A setting that differs and cannot be altered
+        Settings that are not named get their defaults, even if the queue was altered before. So many
+        processes may create the queue at each start. A setting that differs and cannot be altered
         now raises `Conflict`, and nothing changes. `schema` (default: the queue's own, if it has one) is
         the schema of the messages that are put, as `ms.log` takes it.
         """
@@ -353,7 +353,7 @@ class Millstream:
         """Exchange missing records with another store in both directions; see docs/REPLICAS.md.
 
         `peer` is an open store, a file, or the address of a server that accepts `token`. `create` makes
-        a missing file. A log that cannot be synced raises its error after all other logs are done.
+        a missing file. The error of a log is raised after the other logs are synced.
         """
         options = Options(
             direction=direction, logs=logs, on_fork=on_fork, compress=compress, truncate=truncate

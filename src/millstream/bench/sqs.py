@@ -199,7 +199,7 @@ def _beside_peers(bench: Bench, work: Load) -> ReportRow:
 
 
 def _in_turns(contenders: list[tuple[SqsAddress, Load]], total_s: float) -> list[StepMeter]:
-    """Let contenders work in turns, each for so long in all."""
+    """Let contenders work in turns; each works for `total_s` seconds."""
     meters = [StepMeter() for _ in contenders]
     for turn in range(1, TURNS + 1):
         for (server, work), meter in zip(contenders, meters, strict=True):

@@ -267,7 +267,7 @@ class Runner:
         return self._done(run, result, committed=committed)
 
     def _done(self, run: JobAttempt, result: bytes | None, *, committed: bool = False) -> Handled:
-        """Return the end of a job that is done; the worker acknowledges it, with others."""
+        """Return the end of a job that is done. The worker acknowledges several jobs in one commit."""
         self._running.pop(id(run.message), None)
         if self._on_job is not None:
             self._report_run(run, "done")

@@ -73,7 +73,7 @@ class Flight:
         *,
         now_s: float,
     ) -> None:
-        """Note that a sender carries a transmission out, behind all others.
+        """Append a transmission that a sender now carries out.
 
         Each portion gets the next sequence of its lane; `stored` has those behind the stored portions.
         """
@@ -105,7 +105,7 @@ class Flight:
         return head
 
     def land(self) -> None:
-        """Remove the first transmission: its outcome is known, or it is sent in another form."""
+        """Remove the first transmission. Its messages are settled, or follow in other transmissions."""
         del self.sent[0]
         self.pauses = False
 

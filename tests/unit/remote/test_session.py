@@ -237,17 +237,20 @@ async def test_a_session_gives_back_before_it_closes(server: Serving, wait: int 
         claim.cancel()
         with pytest.raises(asyncio.CancelledError):
             await claim
-    async with await aio.open(server.url) as ms:
-        info = await (await ms.queue("q")).info()
-    assert (info.available, info.in_flight) == (2, 0)
+    assert counts_of(server) == (2, 0)
+
+
+def counts_of(server: Serving) -> tuple[int, int]:
+    """Return the numbers of available and of claimed messages of the queue."""
+    with millstream.open(server.url) as other:
+        info = other.queue("q").info()
+    return info.available, info.in_flight
 
 
 def until_in_flight(server: Serving, count: int) -> None:
     """Until so many messages of the queue are claimed."""
-    with millstream.open(server.url) as other:
-        queue = other.queue("q")
-        while queue.info().in_flight < count:
-            threading.Event().wait(0.001)
+    while counts_of(server)[1] < count:
+        threading.Event().wait(0.001)
 
 
 async def test_a_session_that_closes_in_the_turn_of_a_cancel_gives_back(server: Serving) -> None:
@@ -262,9 +265,7 @@ async def test_a_session_that_closes_in_the_turn_of_a_cancel_gives_back(server: 
         claim.cancel()
     with pytest.raises(asyncio.CancelledError):
         await claim
-    async with await aio.open(server.url) as ms:
-        info = await (await ms.queue("q")).info()
-    assert (info.available, info.in_flight) == (2, 0)
+    assert counts_of(server) == (2, 0)
 
 
 async def test_a_close_that_is_cancelled_leaves_no_connection(server: Serving) -> None:
