@@ -77,11 +77,13 @@ def test_a_done_job_shows_its_result_digit_for_digit(page: Any, shop: Serving) -
 
 
 def test_a_job_is_cancelled_in_the_list(page: Any, shop: Serving) -> None:
+    with millstream.open(shop.url) as ms:
+        (scheduled,) = ms.queue("jobs").peek(1, state="delayed")
     go(page, shop, "jobs", tab="scheduled")
     page.get_by_role("button", name="Cancel").click()
     page.get_by_text("No job waits for its time.").wait_for()
     with millstream.open(shop.url) as ms:
-        assert Jobs(ms).get("jobs-3").state() == "cancelled"
+        assert Jobs(ms).get(f"jobs-{scheduled.id}").state() == "cancelled"
 
 
 def test_output_is_shown_as_the_job_writes_it(page: Any, shop: Serving) -> None:

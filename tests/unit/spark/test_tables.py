@@ -321,7 +321,7 @@ def test_rows_of_a_log_that_is_made_anew_while_tasks_read_are_refused(
 
     run = run_of(store, tmp_path / "lake", store.log("orders").info().id)
     with pytest.raises(
-        Conflict, match="is of another log 'orders': .* Write the new log to another table"
+        Conflict, match=r"is of another log 'orders': .* Write the new log to another table"
     ):
         run.begin(cast(Any, BatchRows(batch(0, [b"new"] * 3), make_anew)), 0)
     assert run.sink.covered(["orders"]) == Covered()
@@ -345,7 +345,7 @@ def test_a_log_that_was_made_anew_and_deleted_again_is_refused(
     run.sink.commit(FileChange(covered=Covered({"orders": 2}, {"orders": log_id})))
     store.log("orders").delete()
     with pytest.raises(
-        Conflict, match="is of another log 'orders': .* Write the new log to another table"
+        Conflict, match=r"is of another log 'orders': .* Write the new log to another table"
     ):
         run.begin(cast(Any, BatchRows(batch(0, []), lambda: None)), 0)
 
