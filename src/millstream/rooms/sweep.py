@@ -23,7 +23,7 @@ from millstream.log.commands import Truncate
 from millstream.log.model.cursor_state import CursorState
 from millstream.log.model.head import Head
 from millstream.log.rules.operations import truncate
-from millstream.log.rules.retention import cut
+from millstream.log.rules.retention import plan_start
 from millstream.record import Retention
 from millstream.rooms import commands as c
 from millstream.rooms.instances import all_instances, free_dead_instances
@@ -126,19 +126,25 @@ def _expired(
 
     A room that cannot be read is left as it is, and does not keep other rooms from being swept.
     """
-    now_ms = store.clock.wall_ms()
     expired = []
     for room in page:
         if room.is_ripe:
-            limited = replace(room.head, retention=Retention(age_ms=room.ttl_ms))
             try:
-                start = cut(store, room.log_id, limited, floor=None, now_ms=now_ms)
+                planned = plan_start(store, room.log_id, partial(_limited_head, room=room))
             except CorruptionError as error:
                 damage.append(error)
                 continue
-            if start > room.head.start:
-                expired.append((room, start))
+            if planned is not None:
+                expired.append((room, planned[1]))
     return expired
+
+
+def _limited_head(view: View, *, room: Swept) -> tuple[Head, None] | None:
+    """Return the head of a room's log, with the time to live as its only rule of retention."""
+    head = view.entity(keys.head(room.log_id), Head)
+    if head.deleted:
+        return None
+    return replace(head, retention=Retention(age_ms=room.ttl_ms)), None
 
 
 def _page(view: View, after: str) -> list[Swept]:

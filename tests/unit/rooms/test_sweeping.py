@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from millstream import Limits
 from millstream.errors import CorruptionError
 from millstream.format import keys
+from millstream.log.rules import retention
 from millstream.rooms import commands as c
 from millstream.rooms.model import Watermark
 from millstream.rooms.sweep import SweepCounts
@@ -152,6 +155,28 @@ def test_the_background_sweeps_and_gives_bytes_back(served: Served) -> None:
     assert info is not None
     assert info.bytes == 0
     assert len(Probe(served.ms).rows(keys.ENTRY)) == 0
+
+
+def test_messages_that_another_sweep_deletes_meanwhile_are_no_error(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts, find_entries = list[int](), retention.entries_of
+
+    def find_late(*args: Any, **options: Any) -> Any:
+        if not counts:  # the snapshot of the first sweep is open, and the entries are not folded
+            counts.append(-1)
+            served.ms.fold()
+            counts[0] = served.ask(c.SweepRooms())
+            Probe(served.ms).upkeep()
+            served.ms.fold()
+        return find_entries(*args, **options)
+
+    served.send("hall", *[message("chat") for _ in range(3)])
+    served.clock.advance(61)
+    monkeypatch.setattr(retention, "entries_of", find_late)
+    assert served.ask(c.SweepRooms()) == 0
+    assert counts == [3]
+    assert bounds(served) == (3, 3)
 
 
 def test_the_background_counts_and_logs_what_it_removes(

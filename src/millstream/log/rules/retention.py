@@ -8,6 +8,7 @@ Retention by age uses the append times of records, never the timestamps of produ
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -141,23 +142,38 @@ def tend(store: Store, log_id: int) -> bool:
 
 def forget(store: Store, log_id: int) -> int:
     """Move the start of a log as far as its retention allows; return the number of forgotten records."""
-    for tried in range(TRIES):
-        facts = store.view(lambda view: _facts(view, log_id))
-        if facts is None:
+    for _ in range(TRIES):
+        planned = plan_start(store, log_id, partial(_facts, log_id=log_id))
+        if planned is None:
             return 0
-        head, floor = facts
-        try:
-            start = cut(store, log_id, head, floor=floor, now_ms=store.clock.wall_ms())
-        except RowMoved as moved:  # another process has deleted the entries
-            if tried + 1 < TRIES:
-                continue
-            raise lost(head.name, head.start, moved.stop) from None
-        if start <= head.start:
-            return 0
+        head, start = planned
         gone = store.run(partial(_forget, log_id=log_id, head=head, start=start))
         if gone:
             return gone
     return 0
+
+
+def plan_start(
+    store: Store, log_id: int, find_facts: Callable[[View], tuple[Head, int | None] | None]
+) -> tuple[Head, int] | None:
+    """Return the head of a log and its later start by retention; None if the start stays.
+
+    `find_facts` returns the head with the rules, and the lowest offset of the log's readers; None if
+    the start stays. It is asked again after another process has deleted entries.
+    """
+    for tried in range(TRIES):
+        facts = store.view(find_facts)
+        if facts is None:
+            return None
+        head, floor = facts
+        try:
+            start = _cut(store, log_id, head, floor=floor, now_ms=store.clock.wall_ms())
+        except RowMoved as moved:
+            if tried + 1 == TRIES:
+                raise lost(head.name, head.start, moved.stop) from None
+            continue
+        return (head, start) if start > head.start else None
+    return None
 
 
 def _forget(tx: WriteTransaction, *, log_id: int, head: Head, start: int) -> int:
@@ -175,7 +191,7 @@ def _forget(tx: WriteTransaction, *, log_id: int, head: Head, start: int) -> int
     return start - head.start
 
 
-def _facts(view: View, log_id: int) -> tuple[Head, int | None] | None:
+def _facts(view: View, *, log_id: int) -> tuple[Head, int | None] | None:
     """Return the head of a log, and the lowest offset of its readers for retention by consumption."""
     head = view.entity(keys.head(log_id), Head)
     if not head.retention or head.deleted:
@@ -192,7 +208,7 @@ def cursors_passed(view: View, log_id: int) -> list[int]:
     return [int(cursor.marks.next_gap(head.start)[0]) for cursor in states]
 
 
-def cut(store: Store, log_id: int, head: Head, *, floor: int | None, now_ms: int) -> int:
+def _cut(store: Store, log_id: int, head: Head, *, floor: int | None, now_ms: int) -> int:
     """Return the new start of a log: the furthest start of its retention rules."""
     rules = head.retention
     start = head.start
