@@ -13,7 +13,7 @@ from millstream.format import entries
 from millstream.log.model.head import Head
 from millstream.log.model.users import NO_END
 from millstream.log.reading.reader import log_id_of
-from millstream.log.rules.retention import _cut, _forget
+from millstream.log.rules.retention import _forget, cut
 from millstream.log.rules.sparse import SINGLES_MAX, Needed, is_sparse
 from millstream.record import Retention
 from millstream.testing import Probe, memory_store
@@ -96,7 +96,7 @@ def test_what_was_counted_before_others_deleted_it_moves_no_start() -> None:
         before = Head(name="x", end=10, bytes=10_096, retention=Retention(bytes=6_000))
         log.enforce_retention()
         assert log.start_offset() == 5
-        start = _cut(store, log_id, before, floor=None, now_ms=0)
+        start = cut(store, log_id, before, floor=None, now_ms=0)
         assert start == 10, "half of what was counted is gone"
         assert store.run(partial(_forget, log_id=log_id, head=before, start=start)) == 0
         assert len(log) == 5

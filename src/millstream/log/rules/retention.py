@@ -167,7 +167,7 @@ def plan_start(
             return None
         head, floor = facts
         try:
-            start = _cut(store, log_id, head, floor=floor, now_ms=store.clock.wall_ms())
+            start = cut(store, log_id, head, floor=floor, now_ms=store.clock.wall_ms())
         except RowMoved as moved:
             if tried + 1 == TRIES:
                 raise lost(head.name, head.start, moved.stop) from None
@@ -208,7 +208,7 @@ def cursors_passed(view: View, log_id: int) -> list[int]:
     return [int(cursor.marks.next_gap(head.start)[0]) for cursor in states]
 
 
-def _cut(store: Store, log_id: int, head: Head, *, floor: int | None, now_ms: int) -> int:
+def cut(store: Store, log_id: int, head: Head, *, floor: int | None, now_ms: int) -> int:
     """Return the new start of a log: the furthest start of its retention rules."""
     rules = head.retention
     start = head.start
