@@ -190,6 +190,9 @@ class Worker(BackgroundRun):
                     await self._carry_out(shift, step)
                     now_s = self._clock.seconds()
             except Exception as error:
+                if isinstance(step, Claim):  # the hook of the progress raised before the claim
+                    with self._lock:
+                        shift.withdrawn()
                 self._break(shift, error)
 
     async def _carry_out(self, shift: Shift, step: Effect) -> None:

@@ -340,12 +340,10 @@ class Shift:
     def failed(self, error: Exception, *, now_s: float) -> None:
         """Note that the last effect failed."""
         self._time(now_s)
-        effect, self._asked = self._asked, None
-        if isinstance(effect, Claim):
+        if isinstance(self._asked, Claim):
             # Finished messages are then acknowledged again, which is harmless. Messages that were
             # claimed and never arrived come back when their lease ends.
-            self._finished = [*effect.acks, *self._finished]
-            self._results = {**effect.results, **self._results}
+            self.withdrawn()
             if isinstance(error, LeaseLost):
                 self._is_late = True
             elif may_pass(error):
@@ -353,11 +351,19 @@ class Shift:
             else:
                 self.broke(error)
             return
+        effect, self._asked = self._asked, None
         assert effect is not None
         if self._endurance.bears(error, is_stopping=self._is_stopping):
             self._again, self._again_s = effect, self._now_s + LOOK_S
         else:
             self.broke(error)
+
+    def withdrawn(self) -> None:
+        """Note that the claim was not sent: its acknowledgements wait again."""
+        claim, self._asked = self._asked, None
+        assert isinstance(claim, Claim)
+        self._finished = [*claim.acks, *self._finished]
+        self._results = {**claim.results, **self._results}
 
     def take(self, now_s: float) -> Message | None:
         """Begin the next waiting message on a handler that has ended; None if the handler is to rest."""

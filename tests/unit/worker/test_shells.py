@@ -214,6 +214,19 @@ def test_an_error_of_a_hook_ends_the_worker_after_what_runs(jobs: Any) -> None:
     assert len(jobs.peek(5, state="in_flight")) == 0
 
 
+def test_an_error_of_a_hook_before_a_claim_loses_no_acknowledgement_of_the_claim(jobs: Any) -> None:
+    jobs.put_many(range(3))
+
+    def hook(stats: WorkerStats) -> None:
+        if stats.done and not stats.running:  # the next claim carries the second acknowledgement
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        jobs.worker(lambda m: None, on_progress=hook, batch=1).run(drain=True)
+    assert counts(jobs) == {"left": 1, "done": 2, "failed": 0}
+    assert jobs.peek(5, state="in_flight") == []
+
+
 @pytest.mark.parametrize("hook", ["on_error", "on_progress"])
 def test_hooks_that_always_raise_lose_no_acknowledgement(jobs: Any, hook: str) -> None:
     jobs.put_many(range(4))
