@@ -14,9 +14,10 @@ import fcntl
 import os
 import secrets
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import unquote
 
 import msgspec
@@ -45,6 +46,21 @@ class PlaceMark(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     version: int
     store: str
+
+
+class StoredPoint(NamedTuple):
+    """The object of a point."""
+
+    name: str
+    point: BackupPoint | None
+    """None if the point is damaged."""
+    damage: str
+
+
+def in_order(stored: Iterable[StoredPoint]) -> list[BackupPoint]:
+    """Return the readable points in the order in which they were added."""
+    readable = [one.point for one in stored if one.point is not None]
+    return sorted(readable, key=lambda point: point.number)
 
 
 class BackupPlace:
@@ -146,19 +162,19 @@ class BackupPlace:
                     )
 
     def points(self) -> list[BackupPoint]:
-        """Return all readable points, by time."""
-        return [point for point, _ in self.read_points() if point is not None]
+        """Return all readable points, in the order in which they were added."""
+        return in_order(self.read_points())
 
-    def read_points(self) -> Iterator[tuple[BackupPoint | None, str]]:
-        """Yield all points by time, each with an empty text; a damaged point is None with the damage."""
+    def read_points(self) -> Iterator[StoredPoint]:
+        """Yield all points by time."""
         for name in sorted(self.objects.names(points.FOLDER)):
             data = self.objects.get(name)
             if data is None:
                 continue  # a run with --keep has deleted it meanwhile
             try:
-                yield points.decode(data, f"{self.text}/{name}"), ""
+                yield StoredPoint(name, points.decode(data, f"{self.text}/{name}"), "")
             except CorruptionError as error:
-                yield None, error.message
+                yield StoredPoint(name, None, error.message)
 
     @contextmanager
     def locked(self, clock: Clock) -> Iterator[Check]:

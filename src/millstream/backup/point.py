@@ -32,6 +32,9 @@ class BackupPoint(Struct, frozen=True, kw_only=True):
     """Wall time of the newest commit, in milliseconds since the epoch."""
     taken_ms: int
     """Wall time of the backup."""
+    number: int = 0
+    """Points are numbered as they are added. Neither `seq` nor a time gives this order: a restored store
+    continues from an earlier commit, and a clock may be set back."""
     checked_ms: int
     """Wall time of the last backup that compared the checksums of all rows."""
     format: int = FORMAT

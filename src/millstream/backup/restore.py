@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from millstream.backup.chunks import ChunkStore, in_threads
-from millstream.backup.place import BackupPlace
+from millstream.backup.place import BackupPlace, StoredPoint, in_order
 from millstream.backup.point import BackupPoint
 from millstream.backup.replay import RestoreMoment, replay
 from millstream.backup.segments import SegmentName, list_chain
@@ -181,37 +181,57 @@ class RestorePlan(NamedTuple):
 
 
 def choose(place: BackupPlace, at: RestoreMoment | None) -> RestorePlan:
-    """Return the way to a moment. Raises `InvalidInput` with the nearest commits if there is none."""
-    points = sorted(place.points(), key=lambda point: (point.seq, point.taken_ms))
+    """Return the way to a moment. Raises `InvalidInput` with the nearest commits if there is none.
+
+    A restored store that is backed up to the same place has other commits under numbers that the place has
+    already. Then the point that was added last counts.
+    """
+    stored = list(place.read_points())
+    points = in_order(stored)
     if not points:
         raise CannotOpen(f"{place.text} has no complete point yet", path=place.text)
     if at is None:
-        return RestorePlan(points[-1], list_chain(place.objects, points[-1]), None)
-    if at.time_ms is not None:
-        return _plan_for_time(place, points, at.time_ms)
-    assert at.seq is not None
-    return _plan_for_seq(place, points, at.seq)
+        plan = RestorePlan(points[-1], list_chain(place.objects, points[-1]), None)
+    elif at.time_ms is not None:
+        plan = _plan_for_time(place, points, at.time_ms)
+    else:
+        assert at.seq is not None
+        return _plan_for_seq(place, points, at.seq)
+    _refuse_damage(stored, plan)
+    return plan
 
 
 def _plan_for_time(place: BackupPlace, points: list[BackupPoint], time_ms: int) -> RestorePlan:
-    """Return the way to the newest commit at a time; the points are sorted."""
-    point = _last_before(place, points, [point.committed_ms <= time_ms for point in points])
-    chain = list_chain(place.objects, point)
-    before = [segment for segment in chain if segment.committed_ms <= time_ms]
-    return RestorePlan(point, chain[: len(before) + 1], RestoreMoment(time_ms=time_ms))
+    """Return the way to the newest commit at a time."""
+    at = RestoreMoment(time_ms=time_ms)
+    plans: list[tuple[int, int, RestorePlan]] = []
+    for number, point in enumerate(points):
+        if point.committed_ms <= time_ms:
+            chain = list_chain(place.objects, point)
+            before = [segment for segment in chain if segment.committed_ms <= time_ms]
+            newest_ms = before[-1].committed_ms if before else point.committed_ms
+            plans.append((newest_ms, number, RestorePlan(point, chain[: len(before) + 1], at)))
+    if not plans:
+        raise _begins_later(place, points)
+    return max(plans)[2]
 
 
 def _plan_for_seq(place: BackupPlace, points: list[BackupPoint], seq: int) -> RestorePlan:
-    """Return the way to a commit; the points are sorted."""
-    point = _last_before(place, points, [point.seq <= seq for point in points])
-    if point.seq == seq:
-        return RestorePlan(point, [], RestoreMoment(seq=seq))
-    chain = list_chain(place.objects, point)
-    before = [segment for segment in chain if segment.seq < seq]
-    if len(before) < len(chain):
-        return RestorePlan(point, chain[: len(before) + 1], RestoreMoment(seq=seq))
-    nearest = f"the nearest earlier commit is {chain[-1].seq if chain else point.seq}"
-    later = [other.seq for other in points if other.seq > seq]
+    """Return the way to a commit."""
+    earlier = []
+    for point in reversed(points):
+        if point.seq == seq:
+            return RestorePlan(point, [], RestoreMoment(seq=seq))
+        if point.seq < seq:
+            chain = list_chain(place.objects, point)
+            before = [segment for segment in chain if segment.seq < seq]
+            if len(before) < len(chain):
+                return RestorePlan(point, chain[: len(before) + 1], RestoreMoment(seq=seq))
+            earlier.append(chain[-1].seq if chain else point.seq)
+    if not earlier:
+        raise _begins_later(place, points)
+    nearest = f"the nearest earlier commit is {max(earlier)}"
+    later = [point.seq for point in points if point.seq > seq]
     if later:
         nearest += f", the nearest later commit is {min(later)}"
     raise InvalidInput(
@@ -220,20 +240,30 @@ def _plan_for_seq(place: BackupPlace, points: list[BackupPoint], seq: int) -> Re
     )
 
 
-def _last_before(
-    place: BackupPlace, points: list[BackupPoint], are_earlier: list[bool]
-) -> BackupPoint:
-    """Return the last of the points that are early enough."""
-    if not any(are_earlier):
-        raise InvalidInput(
-            f"{place.text} begins later: its first commit is {points[0].seq}, of "
-            f"{_shown(points[0].committed_ms)}"
+def _begins_later(place: BackupPlace, points: list[BackupPoint]) -> InvalidInput:
+    first = min(points, key=lambda point: point.seq)
+    return InvalidInput(
+        f"{place.text} begins later: its first commit is {first.seq}, of "
+        f"{_shown(first.committed_ms)}"
+    )
+
+
+def _refuse_damage(stored: list[StoredPoint], plan: RestorePlan) -> None:
+    """Refuse a plan if the next point is damaged: it may have a newer commit for the wanted moment."""
+    newest = plan.segments[-1] if plan.segments else plan.point
+    if plan.at is not None and newest.committed_ms > (plan.at.time_ms or 0):
+        return  # the backup has all commits up to that time
+    later = [one for one in stored if one.name > plan.point.name]
+    if later and later[0].point is None:
+        raise CorruptionError(
+            f"{later[0].damage}; --at {newest.seq} restores the newest commit before it",
+            what="point",
+            where=later[0].name,
         )
-    return [point for point, is_earlier in zip(points, are_earlier, strict=True) if is_earlier][-1]
 
 
 def _shown(time_ms: int) -> str:
-    return f"{moment(time_ms):%Y-%m-%d %H:%M:%SZ}"
+    return f"{moment(time_ms).isoformat(sep=' ', timespec='milliseconds')}"
 
 
 def build(place: BackupPlace, plan: RestorePlan, path: Path, heard: Heard) -> None:

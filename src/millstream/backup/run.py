@@ -128,7 +128,8 @@ def _store(
 ) -> tuple[BackupPoint, int]:
     """Store the chunks that the place lacks; return the point, which is not written yet."""
     now_ms = clock.wall_ms()
-    checks = [point.checked_ms for point in place.points()]
+    earlier = place.points()
+    checks = [point.checked_ms for point in earlier]
     checked_ms = max(checks, default=0)
     is_due = not checks or now_ms - checked_ms >= CHECK_MS
     chunks.look()
@@ -148,7 +149,11 @@ def _store(
             raise batches.failure
     lists = chunks.put_lists(names)
     point = replace(
-        point, taken_ms=now_ms, checked_ms=now_ms if is_due else checked_ms, lists=lists
+        point,
+        number=1 + max((point.number for point in earlier), default=0),
+        taken_ms=now_ms,
+        checked_ms=now_ms if is_due else checked_ms,
+        lists=lists,
     )
     return point, len(names) + len(lists)
 

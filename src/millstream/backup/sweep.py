@@ -10,7 +10,7 @@ from millstream.backup import chunks as chunk_objects
 from millstream.backup import segments
 from millstream.backup.chunks import ChunkStore
 from millstream.backup.keep import Keep, kept
-from millstream.backup.place import BackupPlace, Check
+from millstream.backup.place import BackupPlace, Check, in_order
 from millstream.backup.point import BackupPoint
 
 
@@ -20,14 +20,14 @@ def sweep(place: BackupPlace, keep: Keep, *, now_ms: int, check: Check) -> int:
     The caller holds the lock of the place. A damaged point stops the deletion of chunks, because
     nobody knows which chunks it needs.
     """
-    listed = list(place.read_points())
-    points = [point for point, _ in listed if point is not None]
+    stored = list(place.read_points())
+    points = in_order(stored)
     remaining = kept(points, keep, now_ms)
     old = [point for point in points if point not in remaining]
     for point in old:
         place.objects.delete(point.name)
     place.objects.sync()
-    if old and len(points) == len(listed):
+    if old and len(points) == len(stored):
         _drop_segments(place, remaining)
         _drop_chunks(place, remaining, check)
     return len(old)

@@ -57,7 +57,7 @@ def verify(
     source.require()
     damage = []
     if at is None:
-        damage = [text for point, text in source.read_points() if point is None]
+        damage = [stored.damage for stored in source.read_points() if stored.point is None]
     points = source.points() if at is None else [choose(source, at).point]
     unreadable = len(damage)
     check = _ChunkCheck(source)

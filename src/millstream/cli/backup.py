@@ -244,16 +244,13 @@ def list_points(place: Place) -> Printed:
 
     All commits between the two of a line can be restored. Without --follow a point is one commit.
     """
-    from millstream.backup.place import BackupPlace
+    from millstream.backup.place import BackupPlace, in_order
 
     source = BackupPlace(place)
     source.require()
-    points, damage = [], []
-    for point, text in source.read_points():
-        if point is None:
-            damage.append(text)
-        else:
-            points.append(point)
+    stored = list(source.read_points())
+    points = in_order(stored)
+    damage = [one.damage for one in stored if one.point is None]
     ends = [_end(source, point) for point in points]
     rows = [
         (

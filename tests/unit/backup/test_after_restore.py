@@ -11,8 +11,10 @@ import pytest
 
 import millstream
 from millstream import Millstream
+from millstream.backup.keep import Keep
+from millstream.backup.replay import RestoreMoment
 from millstream.backup.restore import restore
-from millstream.backup.run import back_up
+from millstream.backup.run import BackupReport, back_up
 from millstream.embedded.loop.session import AsyncEmbeddedSession
 from millstream.embedded.session import EmbeddedSession, open_file
 from millstream.errors import ForkDetected, LeaseLost, Unauthenticated
@@ -35,20 +37,20 @@ class Restorable:
 
     def __init__(self, folder: Path, clock: SimulatedClock) -> None:
         self.path, self.restored_path = folder / "a.db", folder / "b.db"
-        self._place, self._clock = folder / "backup", clock
+        self.place, self._clock = folder / "backup", clock
 
     @contextmanager
     def opened(self) -> Iterator[Millstream]:
         with Millstream(EmbeddedSession(open_file(self.path, clock=self._clock))) as ms:
             yield ms
 
-    def back_up(self) -> None:
-        back_up(self.path, self._place, clock=self._clock)
+    def back_up(self) -> BackupReport:
+        return back_up(self.path, self.place, clock=self._clock)
 
     @contextmanager
     def restored(self) -> Iterator[Millstream]:
         if not self.restored_path.exists():
-            restore(self._place, self.restored_path)
+            restore(self.place, self.restored_path)
         with Millstream(EmbeddedSession(open_file(self.restored_path, clock=self._clock))) as ms:
             yield ms
 
@@ -237,3 +239,50 @@ def test_a_copy_with_other_records_is_found_as_a_fork(store: Restorable, tmp_pat
             (log,) = copy.sync(ms, on_fork="longest").logs
             assert values(ms, "x") == values(copy, "x") == [b"0", b"1", b"new", b"newer"]
             assert values(copy, log.set_aside[0]) == [b"0", b"1", b"later"]
+
+
+def test_the_backup_of_a_restored_store_goes_on_with_its_commits(
+    store: Restorable, clock: SimulatedClock, tmp_path: Path
+) -> None:
+    """The place then has two commits of one number; every time still means one commit."""
+    times: list[int] = []
+    for round_number, texts in enumerate((["base"], ["lost"] * 6, ["new", "newer"])):
+        clock.advance(60)
+        with store.opened() as ms:
+            for text in texts:
+                ms.log("x").append(text.encode())
+        seq = store.back_up().point.seq
+        times.append(clock.wall_ms())
+        if round_number == 0:
+            base_seq = seq
+        if round_number == 1:
+            lost_seq = seq
+            restore(store.place, store.path, at=RestoreMoment(seq=base_seq), replace=True)
+
+    def restored(name: str, at: RestoreMoment | None) -> list[bytes]:
+        restore(store.place, tmp_path / name, at=at)
+        with millstream.open(tmp_path / name) as ms:
+            return values(ms, "x")
+
+    newest = [b"base", b"new", b"newer"]
+    assert restored("newest.db", None) == newest
+    assert restored("seq.db", RestoreMoment(seq=seq)) == newest
+    assert restored("lost.db", RestoreMoment(seq=lost_seq)) == [b"base"] + [b"lost"] * 6
+    for number, expected in enumerate(([b"base"], [b"base"] + [b"lost"] * 6, newest)):
+        at = RestoreMoment(time_ms=times[number] + 1)
+        assert restored(f"{number}.db", at) == expected
+    back_up(store.path, store.place, clock=clock, keep=Keep(newest=1))
+    assert restored("kept.db", None) == newest
+
+
+def test_points_of_a_clock_that_is_set_back_keep_their_order(
+    store: Restorable, clock: SimulatedClock
+) -> None:
+    with store.opened() as ms:
+        ms.log("x").append(b"0")
+        store.back_up()
+        ms.log("x").append(b"1")
+    earlier = SimulatedClock(clock.wall_ms() - 3_600_000)
+    back_up(store.path, store.place, clock=earlier, keep=Keep(newest=1))
+    with store.restored() as ms:
+        assert values(ms, "x") == [b"0", b"1"]

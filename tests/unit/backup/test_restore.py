@@ -197,6 +197,23 @@ def test_a_damaged_point_is_reported_and_others_are_restored(
     assert len(verify(place).damage) == 1
 
 
+def test_a_damaged_newest_point_is_not_passed_over(
+    source: Path, place: Path, tmp_path: Path
+) -> None:
+    (first,) = BackupPlace(place).points()
+    with millstream.open(source) as ms:
+        ms.log("orders").append(b"later")
+    newest = place / back_up(source, place).point.name
+    newest.write_bytes(newest.read_bytes()[:-1])
+    later = RestoreMoment(time_ms=2**50)
+    for number, at in enumerate((None, later)):
+        with pytest.raises(CorruptionError, match=f"; --at {first.seq} restores the newest"):
+            restore(place, tmp_path / f"{number}.db", at=at)
+    assert restore(place, tmp_path / "b.db", at=RestoreMoment(seq=first.seq)).seq == first.seq
+    back_up(source, place)
+    assert restore(place, tmp_path / "c.db").seq == first.seq + 1
+
+
 def test_the_backup_of_a_newer_version_is_refused(place: Path, tmp_path: Path) -> None:
     mark = place / "millstream-backup.json"
     newer = {**msgspec.json.decode(mark.read_bytes()), "version": 9}
