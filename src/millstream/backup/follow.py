@@ -33,7 +33,7 @@ from millstream.engine.open import open_engine
 from millstream.engine.place import is_bucket
 from millstream.engine.row_copy import Heard
 from millstream.engine.sqlite.engine import SqliteEngine
-from millstream.engine.sqlite.page_snapshot import PageSnapshot, WalPosition, has_positions
+from millstream.engine.sqlite.page_snapshot import PageSnapshot, has_positions
 from millstream.engine.sqlite.wal_follower import WalFollower, WalGap, WalPiece
 from millstream.errors import (
     CorruptionError,
@@ -226,7 +226,7 @@ class StoreFollower:
             for segment in segments:
                 size += sum(len(frame.content) for frame in reader.frames(segment))
             with self._engine.pages() as (pages, _):
-                follower = WalFollower(pages, position=WalPosition(*reader.end))
+                follower = WalFollower(pages, position=reader.end)
         except MillstreamError:  # a gap, or a damaged segment
             return None
         self._chain = _Chain(self._place, point, follower, number=len(segments), size=size)

@@ -49,6 +49,8 @@ class BackupPoint(Struct, frozen=True, kw_only=True):
     """The header of the write-ahead log, in hexadecimal digits: the chain of the point begins there."""
     wal_frames: int = 0
     """Frames of the write-ahead log that the point has."""
+    wal_checksum: str = ""
+    """The checksum of the last frame, in hexadecimal digits."""
 
     @property
     def file_bytes(self) -> int:

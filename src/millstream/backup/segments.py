@@ -19,7 +19,8 @@ from msgspec import Struct
 from millstream.backup.chunks import digest, fits
 from millstream.backup.objects import BackupObjects
 from millstream.backup.point import BackupPoint
-from millstream.engine.sqlite.wal import FRAME_BYTES, step_bytes
+from millstream.engine.sqlite.page_snapshot import WalPosition
+from millstream.engine.sqlite.wal import CHECKSUM_AT, FRAME_BYTES, step_bytes
 from millstream.engine.sqlite.wal_follower import WalPiece
 from millstream.errors import CorruptionError
 
@@ -120,6 +121,7 @@ class ChainReader:
         self._seq = point.seq
         """The newest commit that was read."""
         self._header, self._frames = bytes.fromhex(point.wal_header), point.wal_frames
+        self._checksum = bytes.fromhex(point.wal_checksum)
         self._step = step_bytes(point.page_bytes)
 
     def frames(self, segment: SegmentName) -> Iterator[Frame]:
@@ -132,6 +134,8 @@ class ChainReader:
                 page, pages = _FRAME_START.unpack_from(data, at)
                 yield Frame(page, pages, data[at + FRAME_BYTES : at + self._step])
             start += piece.bytes
+            last = start - self._step
+            self._checksum = data[last + CHECKSUM_AT : last + FRAME_BYTES]
         self._seq = segment.seq
 
     def _read(self, segment: SegmentName) -> tuple[SegmentHead, bytes]:
@@ -161,6 +165,6 @@ class ChainReader:
         )
 
     @property
-    def end(self) -> tuple[bytes, int]:
-        """The header and the number of frames at the end of what was read."""
-        return self._header, self._frames
+    def end(self) -> WalPosition:
+        """The position at the end of what was read."""
+        return WalPosition(self._header, self._frames, self._checksum)

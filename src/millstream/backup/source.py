@@ -28,7 +28,7 @@ from millstream.engine.open import open_engine
 from millstream.engine.place import IN_MEMORY, is_address, is_bucket
 from millstream.engine.protocol import Engine, FilePages, Paged, Snapshot
 from millstream.engine.row_copy import Heard, copy_rows
-from millstream.engine.sqlite.page_snapshot import WalPosition, has_positions
+from millstream.engine.sqlite.page_snapshot import START, WalPosition, has_positions
 from millstream.errors import CannotOpen, CorruptionError, InvalidInput
 from millstream.format import keys
 from millstream.objects.address import parse_address
@@ -101,6 +101,7 @@ class BackupSource:
             lists=[],
             wal_header=self.position.header.hex(),
             wal_frames=self.position.frames,
+            wal_checksum=self.position.checksum.hex(),
         )
 
     def _pieces(self) -> Iterator[bytes]:
@@ -155,7 +156,7 @@ def source_of(
             seq=seq,
             committed_ms=newest.wall_ms,
             file=file,
-            position=getattr(file, "position", WalPosition(b"", 0)),
+            position=getattr(file, "position", START),
             verify=cast(Paged, engine).verify,
             stop=stop,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -208,6 +209,43 @@ def test_a_restarted_log_begins_a_new_chain_and_the_gap_is_named(
     with pytest.raises(InvalidInput, match=pattern):
         restore(place, tmp_path / "b.db", at=RestoreMoment(seq=missing))
     assert restored_values(place, tmp_path / "c.db", newest) == calm_writer.values
+
+
+@pytest.mark.parametrize("follows_between", [True, False])
+def test_files_that_were_copied_back_begin_a_new_chain(
+    path: Path, place: Path, tmp_path: Path, follows_between: bool
+) -> None:
+    """As after the snapshot of a virtual machine: the log has its old header, and other frames."""
+    copies = tmp_path / "copies"
+    with millstream.open(path) as ms:
+        Probe(ms).pause_keeper()
+        writer = Writer(ms)
+        writer.write(3)
+        with followed(path, place) as follower:
+            follower.step()
+        copies.mkdir()
+        for suffix in ("", "-wal"):
+            shutil.copy(f"{path}{suffix}", copies / f"a.db{suffix}")
+        writer.write(4)
+        if follows_between:
+            with followed(path, place) as follower:
+                follower.step()
+        else:
+            back_up(path, place)
+    for copied in copies.iterdir():
+        shutil.copy(copied, tmp_path)
+    with millstream.open(path) as ms:
+        Probe(ms).pause_keeper()
+        writer = Writer(ms)
+        writer.values = [record.value for record in ms.log("x").read()]
+        ms.log("another").append_many([b"other" * 200] * 30)
+        writer.write(5)
+        with followed(path, place) as follower:
+            assert follower.step().seq == max(writer.after)
+            writer.write(2)
+            follower.step()
+        assert len(BackupPlace(place).points()) == (2 if follows_between else 3)
+        assert restored_values(place, tmp_path / "b.db", max(writer.after)) == writer.values
 
 
 def test_points_of_a_timer_do_not_break_a_chain(

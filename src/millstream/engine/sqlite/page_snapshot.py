@@ -27,7 +27,7 @@ import apsw
 from millstream.engine.sqlite.file import close_connection, damaged
 from millstream.engine.sqlite.pages import RESERVED_BYTES, is_verified, sums
 from millstream.engine.sqlite.rows import SqliteReader
-from millstream.engine.sqlite.wal import FRAME_BYTES, HEADER_BYTES, step_bytes
+from millstream.engine.sqlite.wal import CHECKSUM_AT, FRAME_BYTES, HEADER_BYTES, step_bytes
 from millstream.errors import Overloaded
 
 FIX_TRIES = 100
@@ -47,6 +47,12 @@ class WalPosition(NamedTuple):
 
     header: bytes
     frames: int
+    checksum: bytes
+    """The checksum of the last frame, which covers all frames before it."""
+
+
+START = WalPosition(b"", 0, b"")
+"""The position in a log without frames."""
 
 
 def has_positions() -> bool:
@@ -64,9 +70,17 @@ def wal_position(observer: apsw.Connection) -> WalPosition:
             sleep(BUSY_S)
             continue
         if not frames:
-            return WalPosition(b"", 0)
+            return START
+        checksum = frame_checksum(observer, header, frames)
         if read_wal(observer, 0, HEADER_BYTES) == header:
-            return WalPosition(header, frames)
+            return WalPosition(header, frames, checksum)
+
+
+def frame_checksum(connection: apsw.Connection, header: bytes, frame: int) -> bytes:
+    """Return the checksum of a frame, counted from 1."""
+    step = step_bytes(int.from_bytes(header[8:12], "big"))
+    start = HEADER_BYTES + (frame - 1) * step + CHECKSUM_AT
+    return read_wal(connection, start, FRAME_BYTES - CHECKSUM_AT)
 
 
 def read_wal(connection: apsw.Connection, start: int, size: int) -> bytes:
@@ -164,7 +178,7 @@ class PageSnapshot:
 
     def _newest_frames(self) -> dict[int, int]:
         """Return the place of the newest frame of each page, up to the position of the snapshot."""
-        header, frames = self.position
+        header, frames, _ = self.position
         step = step_bytes(self.page_bytes)
         newest: dict[int, int] = {}
         for first in range(0, frames, FRAMES_PER_READ):

@@ -47,6 +47,8 @@ from millstream.engine.sqlite.pages import is_one_bit, sums
 
 HEADER_BYTES = 32
 FRAME_BYTES = 24
+CHECKSUM_AT = 16
+"""The place of the checksums in the head of a frame."""
 COUNTER_AT = 24
 """The place of the change counter in the first page."""
 

@@ -24,7 +24,12 @@ from typing import NamedTuple
 import apsw
 
 from millstream.engine.sqlite.file import close_connection, explained
-from millstream.engine.sqlite.page_snapshot import PageSnapshot, WalPosition, wal_position
+from millstream.engine.sqlite.page_snapshot import (
+    PageSnapshot,
+    WalPosition,
+    frame_checksum,
+    wal_position,
+)
 from millstream.engine.sqlite.rows import SqliteReader
 from millstream.engine.sqlite.wal import HEADER_BYTES, step_bytes
 from millstream.errors import StoreError
@@ -59,7 +64,8 @@ class WalFollower:
     def __init__(self, pages: PageSnapshot, *, position: WalPosition | None = None) -> None:
         """Begin at the position of a snapshot, which is open meanwhile, or at a position before.
 
-        Raises `WalGap` if the WAL no longer has the frames behind that position.
+        Raises `WalGap` if the WAL no longer has the frames behind that position, or has other frames
+        before it: a file that was copied back continues with the header of its copy.
         """
         self._step = step_bytes(pages.page_bytes)
         self._place = pages.place
@@ -80,6 +86,9 @@ class WalFollower:
             self._reader = SqliteReader(self._open(connect))
             self._next_reader = SqliteReader(self._open(connect))
             _begin(self._reader)
+            header, frames, checksum = self.position
+            if frames and frame_checksum(self._observer, header, frames) != checksum:
+                raise self._gap()
             # `copy` could not tell whether the WAL was restarted between the two positions.
             self._pieces += self._copied(pages.position)
         except BaseException as error:
