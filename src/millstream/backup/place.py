@@ -167,7 +167,7 @@ class BackupPlace:
 
     def read_points(self) -> Iterator[StoredPoint]:
         """Yield all points by time."""
-        for name in sorted(self.objects.names(points.FOLDER)):
+        for name in sorted(filter(points.NAME.fullmatch, self.objects.names(points.FOLDER))):
             data = self.objects.get(name)
             if data is None:
                 continue  # a run with --keep has deleted it meanwhile

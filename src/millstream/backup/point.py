@@ -8,6 +8,8 @@ point.
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 from msgspec import Struct
 
@@ -16,6 +18,9 @@ from millstream.errors import CannotOpen, CorruptionError
 from millstream.format.version import FORMAT
 
 FOLDER = "points"
+NAME = re.compile(rf"{FOLDER}/[0-9]+-[0-9]+\.json")
+"""Other files in the folder are of foreign programs, such as a file manager."""
+
 VERSION = 2
 """Version 1 had the hash BLAKE2b. Points of version 1 can still be restored."""
 

@@ -9,6 +9,7 @@ sequence and the wall time of the newest commit at the end of the segment.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -26,6 +27,7 @@ from millstream.errors import CorruptionError
 
 FOLDER = "segments"
 
+_NAME = re.compile(rf"{FOLDER}/.+/[0-9]+-[0-9]+-[0-9]+")
 _FRAME_START = struct.Struct(">2I")
 
 
@@ -78,7 +80,8 @@ def list_chain(objects: BackupObjects, point: BackupPoint) -> list[SegmentName]:
     If a put failed after the segment was stored, the next put stored a longer segment under the same
     number. The longer segment counts.
     """
-    segments = sorted(map(_parsed, objects.names(chain_folder(point))))
+    names = filter(_NAME.fullmatch, objects.names(chain_folder(point)))
+    segments = sorted(map(_parsed, names))
     by_number = {segment.number: segment for segment in segments}
     return [one for number, one in enumerate(by_number.values()) if one.number == number]
 

@@ -16,6 +16,7 @@ import millstream
 from millstream import doctor
 from millstream.backup import follow as backup_follow
 from millstream.backup.follow import StoreFollower, following
+from millstream.backup.keep import Keep
 from millstream.backup.objects import FolderObjects
 from millstream.backup.place import BackupPlace
 from millstream.backup.replay import RestoreMoment
@@ -469,6 +470,26 @@ def test_a_damaged_segment_ends_what_can_be_restored(
     with pytest.raises(CorruptionError, match=f"commits after {seqs[0]} cannot be restored"):
         restore(place, tmp_path / "b.db")
     assert restored_values(place, tmp_path / "c.db", seqs[0]) == writer.after[seqs[0]]
+
+
+def test_files_of_a_file_manager_in_the_place_are_left_alone(
+    writer: Writer, path: Path, place: Path, tmp_path: Path
+) -> None:
+    with followed(path, place) as follower:
+        follower.step()
+        writer.write(2)
+        seq = follower.step().seq
+        folders = [place, *(entry for entry in place.rglob("*") if entry.is_dir())]
+        for folder in folders:
+            for name in (".DS_Store", "Thumbs.db", "~new-0.json"):
+                (folder / name).write_bytes(b"of another program")
+        assert verify(place).damage == []
+        assert restored_values(place, tmp_path / "b.db", seq) == writer.values
+        writer.write(1)
+        follower.step()
+    assert restore(place, tmp_path / "c.db").seq == seq + 1
+    assert back_up(path, place, keep=Keep(newest=1)).deleted_points == 1
+    assert restored_values(place, tmp_path / "d.db", seq + 1) == writer.values
 
 
 def test_pages_with_checksums_are_replayed_with_checksums(
