@@ -20,4 +20,7 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     else:
         from millstream.cli import main as run
-    run()
+    try:
+        run()
+    except KeyboardInterrupt:  # before or after the command, which handles it
+        raise SystemExit(EXIT_INTERRUPTED) from None

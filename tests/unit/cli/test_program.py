@@ -206,6 +206,19 @@ def test_an_interrupt_while_the_program_is_imported_is_quiet(part: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
+def test_an_interrupt_before_the_command_runs_is_quiet() -> None:
+    code = (
+        "import os, signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "import typer.main\n"
+        "typer.main.get_command = lambda app: os.kill(os.getpid(), signal.SIGINT)\n"
+        "from millstream_command import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_the_version_is_the_package_s(cli: Any) -> None:
     assert cli("--version") == f"millstream {millstream.__version__}\n"
 
