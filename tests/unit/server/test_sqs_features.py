@@ -183,7 +183,8 @@ def test_dead_letters_and_their_way_back(sqs: Any, clock: SimulatedClock) -> Non
     assert bodies(sqs, queue, WaitTimeSeconds=5) == ["bad"]
     (task,) = sqs.list_message_move_tasks(SourceArn=arn)["Results"]
     assert task["ApproximateNumberOfMessagesMoved"] == 1
-    assert code_of(sqs.cancel_message_move_task, TaskHandle=handle + "x").startswith("Resource")
+    cancel = sqs.cancel_message_move_task
+    assert code_of(cancel, TaskHandle=handle).endswith("UnsupportedOperation")
     source = f"arn:aws:sqs:us-east-1:{ACCOUNT}:source"
     assert code_of(sqs.start_message_move_task, SourceArn=source) == "InvalidParameterValue"
 
@@ -454,7 +455,7 @@ def test_a_queue_has_one_type_of_encryption(sqs: Any) -> None:
     """The settings are stored and shown; nothing is encrypted."""
     both = {"KmsMasterKeyId": "alias/aws/sqs", "SqsManagedSseEnabled": "true"}
     create = sqs.create_queue
-    assert code_of(create, QueueName="both", Attributes=both) == "InvalidAttributeValue"
+    assert code_of(create, QueueName="both", Attributes=both) == "InvalidAttributeName"
     queue = made(sqs, "sealed", KmsMasterKeyId="alias/aws/sqs")
     names = ["KmsMasterKeyId", "SqsManagedSseEnabled"]
 
@@ -464,9 +465,3 @@ def test_a_queue_has_one_type_of_encryption(sqs: Any) -> None:
     assert read() == {"KmsMasterKeyId": "alias/aws/sqs", "SqsManagedSseEnabled": "false"}
     sqs.set_queue_attributes(QueueUrl=queue, Attributes={"SqsManagedSseEnabled": "true"})
     assert read() == {"SqsManagedSseEnabled": "true"}
-
-
-def test_a_standard_queue_knows_no_attribute_for_fifo(sqs: Any) -> None:
-    attributes = {"FifoQueue": "false"}
-    code = code_of(sqs.create_queue, QueueName="plain", Attributes=attributes)
-    assert code == "InvalidAttributeName"

@@ -19,6 +19,7 @@ from millstream.server.gateways.sqs.shapes import AttributeValue, AttributeValue
 
 ATTRIBUTES_MAX = 10
 NAME_CHARS_MAX = 256
+TYPE_CHARS_MAX = 256
 
 OWN = "AWS."
 """The beginning of the names of the gateway's own headers."""
@@ -34,10 +35,11 @@ LETTER = "dead-letter-"
 """The beginning of the names of the headers that a dead letter gets."""
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
-_TYPE = re.compile(r"(String|Number|Binary)(\.[^\x00-\x1f]{1,200})?")
+_TYPE = re.compile(r"(String|Number|Binary)(\.[^\x00-\x1f]+)?")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _INT_MAX = 2**63 - 1
+_EVERY = frozenset({"All", "*", ".*"})
 
 _types = msgspec.json.Decoder(dict[str, str]).decode
 
@@ -105,7 +107,7 @@ def _checked(name: str, value: AttributeValue) -> Attribute:
             f"The message attribute '{name}' must contain a non-empty message attribute type."
         )
     match = _TYPE.fullmatch(data_type)
-    if match is None:
+    if match is None or len(data_type) > TYPE_CHARS_MAX:
         raise invalid(
             f"The message attribute '{name}' has an invalid message attribute type, the set of "
             "supported type prefixes is Binary, Number, and String."
@@ -120,7 +122,7 @@ def _checked(name: str, value: AttributeValue) -> Attribute:
     if not text or value.binary_value is not None:
         raise _no_value(name, "String")
     if not has_only_allowed(text):
-        check_body(text)
+        raise invalid(f"The message attribute '{name}' has a value with invalid characters.")
     if match[1] == "Number" and _NUMBER.fullmatch(text) is None:
         raise invalid(f"Can't cast the value of message attribute '{name}' to a number.")
     return Attribute(data_type, text)
@@ -199,8 +201,8 @@ def _attribute(value: HeaderValue, data_type: str | None) -> Attribute:
 
 
 def selected(attributes: dict[str, Attribute], names: Collection[str]) -> dict[str, Attribute]:
-    """Return the attributes that a consumer asks for: by name, `All`, `.*`, or `prefix.*`."""
-    if "All" in names or ".*" in names:
+    """Return the attributes that a consumer asks for: by name, `All`, `*`, `.*`, or `prefix.*`."""
+    if not _EVERY.isdisjoint(names):
         return attributes
     prefixes = tuple(name[:-2] for name in names if name.endswith(".*"))
     return {

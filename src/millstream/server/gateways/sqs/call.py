@@ -11,7 +11,13 @@ from millstream.errors import NotFound
 from millstream.server.gateways.sqs.catalog import Catalog, KnownQueue
 from millstream.server.gateways.sqs.client import SqsClient
 from millstream.server.gateways.sqs.errors import missing
-from millstream.server.gateways.sqs.names import HomePlace, QueueName, queue_of_path, queue_of_url
+from millstream.server.gateways.sqs.names import (
+    HomePlace,
+    QueueName,
+    is_queue_name,
+    queue_of_path,
+    queue_of_url,
+)
 
 T = TypeVar("T")
 
@@ -58,6 +64,8 @@ class SqsCall(Struct, frozen=True):
         """Return the queue of a request: by its parameter, or by the path of the request."""
         if not url and self.path in ("", "/"):
             raise missing("QueueUrl")
+        if url and is_queue_name(url):  # AWS takes a plain name as well
+            return await self.catalog.need(self.named(url))
         if url:
             return await self.catalog.need(queue_of_url(url, self.region))
         return await self.catalog.need(queue_of_path(self.path, self.region))

@@ -108,7 +108,9 @@ def bad_receipt(handle: str) -> SqsError:
     """Return the error for a receipt handle that no receive has returned."""
     text = handle if len(handle) <= 100 else f"{handle[:100]}…"
     return SqsError(
-        "ReceiptHandleIsInvalid", f'The input receipt handle "{text}" is not valid.', 404
+        "ReceiptHandleIsInvalid",
+        f'The input receipt handle "{text}" is not a valid receipt handle.',
+        404,
     )
 
 

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from base64 import urlsafe_b64encode
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
+from uuid import uuid4
 
 import msgspec
+from msgspec import Struct
 
 from millstream.command import Transact
-from millstream.errors import LeaseLost, MillstreamError
+from millstream.errors import LeaseLost, MillstreamError, NotFound
 from millstream.format.packing import pack_single
 from millstream.header import HeaderValue
 from millstream.log.commands import Append
@@ -33,6 +35,7 @@ from millstream.server.gateways.sqs.errors import (
     invalid,
     invalid_value,
     missing,
+    no_queue,
     unsupported,
 )
 from millstream.server.gateways.sqs.move_tasks import (
@@ -47,6 +50,14 @@ from millstream.server.gateways.sqs.move_tasks import (
 from millstream.server.gateways.sqs.names import QueueName, queue_of_arn, queue_of_stored
 from millstream.server.gateways.sqs.queues import LISTED_MAX
 from millstream.server.journal import note_failure
+
+
+class _Handle(Struct, rename={"task_id": "taskId", "source_arn": "sourceArn"}):
+    """What the handle of a task says."""
+
+    task_id: str
+    source_arn: str
+
 
 RATE_MAX = 500
 CLAIMED_AT_ONCE = 10
@@ -70,13 +81,13 @@ async def start_move(call: SqsCall, request: shapes.StartMessageMoveTaskRequest)
         raise invalid("Source queue must be configured as a Dead Letter Queue.")
     tasks = call.catalog.moves
     if tasks.active(source.stored) is not None:
-        raise unsupported(
+        raise invalid(
             "There is already a task running. Only one active task is allowed for a source "
             "queue arn at a given time."
         )
     info = await call.execute(c.DescribeQueue(source.stored))
     waiting = 0 if info is None else info.available + info.unrouted
-    handle = msgspec.json.encode({"taskId": secrets.token_hex(16), "sourceArn": source.name.arn})
+    handle = msgspec.json.encode(_Handle(str(uuid4()), source.name.arn))
     task = MoveTask(
         handle=_token(handle),
         source=source.stored,
@@ -148,6 +159,8 @@ async def _move_all(call: SqsCall, task: MoveTask, destination: KnownQueue | Non
         task.status = CANCELLED
     except SqsError as error:
         task.status, task.reason = FAILED, error.message
+    except NotFound:
+        task.status, task.reason = FAILED, no_queue().query_code
     except MillstreamError as error:
         task.status, task.reason = FAILED, error.message
     except asyncio.CancelledError:
@@ -225,21 +238,19 @@ async def cancel_move(
     """End a running task; messages that are moved already stay where they are."""
     if not request.task_handle:
         raise missing("TaskHandle")
-    for tasks in call.catalog.moves.by_source.values():
-        for task in tasks:
-            if secrets.compare_digest(
-                task.handle.encode(), request.task_handle.encode("utf-8", "replace")
-            ):
-                if task.status != RUNNING:
-                    raise unsupported("Only active tasks can be cancelled.")
-                await call.execute(c.DescribeQueue(task.source))
-                task.status = CANCELLING
-                return {"ApproximateNumberOfMessagesMoved": task.moved}
-    raise SqsError(
-        "ResourceNotFoundException",
-        "The resource that you specified for the TaskHandle parameter doesn't exist.",
-        404,
-    )
+    try:
+        handle = msgspec.json.decode(urlsafe_b64decode(request.task_handle), type=_Handle)
+    except (ValueError, msgspec.MsgspecError):
+        raise invalid("Value for parameter TaskHandle is invalid.") from None
+    source = await _queue_of(call, handle.source_arn, "SourceArn")
+    await call.execute(c.DescribeQueue(source.stored))
+    for task in call.catalog.moves.by_source.get(source.stored, []):
+        if secrets.compare_digest(task.handle.encode(), request.task_handle.encode()):
+            if task.status != RUNNING:
+                raise unsupported("Only active tasks can be cancelled.")
+            task.status = CANCELLING
+            return {"ApproximateNumberOfMessagesMoved": task.moved}
+    raise SqsError("ResourceNotFoundException", "Task does not exist.", 404)
 
 
 async def list_moves(call: SqsCall, request: shapes.ListMessageMoveTasksRequest) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import unquote, urlsplit
 
-from millstream.server.gateways.sqs.errors import SqsError, invalid
+from millstream.server.gateways.sqs.errors import SqsError, invalid, no_queue
 
 FIFO = ".fifo"
 NAME_CHARS_MAX = 80
@@ -115,10 +115,10 @@ def queue_of_path(path: str, region: str) -> QueueName:
     """Return the queue that a path `/ACCOUNT/NAME` names."""
     segments = path.strip("/").split("/")
     name = unquote(segments[-1])
-    if len(segments) < 2 or not is_account(segments[-2]) or not is_queue_name(name):
-        raise SqsError(
-            "InvalidAddress", f"The address {path or '/'} is not valid for this endpoint.", 404
-        )
+    if len(segments) > 1 and not is_account(segments[-2]):
+        raise SqsError("InvalidAddress", f"The address {path} is not valid for this endpoint.", 404)
+    if len(segments) < 2 or not is_queue_name(name):
+        raise no_queue()
     return QueueName(region, segments[-2], name)
 
 

@@ -55,6 +55,8 @@ from millstream.server.gateways.sqs.settings import (
 
 LISTED_MAX = 1_000
 TAGS_MAX = 50
+ACTIONS_MAX = 7
+STATEMENTS_MAX = 20
 TRIES_MAX = 5
 """How often a change of attributes is tried again that another client overtook."""
 
@@ -84,8 +86,11 @@ async def create_queue(call: SqsCall, request: shapes.CreateQueueRequest) -> dic
     name = call.named(check_queue_name(request.queue_name))
     if name.is_fifo != (request.attributes.get("FifoQueue", "false").lower() == "true"):
         raise _wrong_kind(name)
-    settings = checked_settings(request.attributes, is_fifo=name.is_fifo)
-    _check_tags(request.tags)
+    attributes = dict(request.attributes)
+    if not name.is_fifo:
+        attributes.pop("FifoQueue", None)  # false, as is every standard queue's
+    settings = checked_settings(attributes, is_fifo=name.is_fifo)
+    _check_tags(request.tags, name.name)
     existing = call.catalog.find(name) or await call.catalog.freshly(name)
     if existing is None:
         try:
@@ -327,6 +332,8 @@ async def purge_queue(call: SqsCall, request: shapes.QueueRequest) -> None:
     call.catalog.note_purge(queue, PURGE_MS)
     try:
         await _purge(call, queue)
+        if queue.name.is_fifo:
+            await change_record(call, queue, lambda old: replace(old, purges=old.purges + 1))
     except BaseException:
         call.catalog.forget_purge(queue)
         raise
@@ -353,7 +360,7 @@ async def tag_queue(call: SqsCall, request: shapes.TagQueueRequest) -> None:
         raise missing("Tags")
 
     def alter(record: QueueRecord) -> QueueRecord:
-        _check_tags({**record.tags, **tags})
+        _check_tags({**record.tags, **tags}, queue.name.name)
         return replace(record, tags={**record.tags, **tags})
 
     await change_record(call, queue, alter)
@@ -363,7 +370,7 @@ async def untag_queue(call: SqsCall, request: shapes.UntagQueueRequest) -> None:
     """Remove tags."""
     queue = await call.queue(request.queue_url)
     if not request.tag_keys:
-        raise missing("TagKeys")
+        raise invalid("Tag keys must be between 1 and 128 characters in length.")
     gone = frozenset(request.tag_keys)
 
     def alter(record: QueueRecord) -> QueueRecord:
@@ -380,9 +387,9 @@ async def list_queue_tags(call: SqsCall, request: shapes.QueueRequest) -> dict[s
     return {"Tags": queue.record.tags} if queue.record.tags else {}
 
 
-def _check_tags(tags: Mapping[str, str]) -> None:
+def _check_tags(tags: Mapping[str, str], name: str) -> None:
     if len(tags) > TAGS_MAX:
-        raise invalid(f"Too many tags added for queue: a queue has at most {TAGS_MAX} tags.")
+        raise invalid(f"Too many tags added for queue {name}.")
     for key, value in tags.items():
         if not 1 <= len(key) <= 128 or len(value) > 256:
             raise invalid(
@@ -402,24 +409,24 @@ async def add_permission(call: SqsCall, request: shapes.AddPermissionRequest) ->
         raise invalid_value(
             "Label", label[:100], "It has 1 to 80 alphanumeric characters, hyphens or underscores."
         )
-    if not request.accounts:
-        raise missing("AWSAccountIds")
     if not request.actions:
         raise missing("Actions")
-    if len(request.actions) > 7 or len(queue.record.permissions) >= 20:
-        raise SqsError(
-            "OverLimit", "A policy has at most 20 statements, each with up to 7 actions.", 403
-        )
+    if (count := len(request.actions)) > ACTIONS_MAX:
+        reason = f"{count} Actions were found, maximum allowed is {ACTIONS_MAX}."
+        raise SqsError("OverLimit", reason, 403)
+    if len(queue.record.permissions) >= STATEMENTS_MAX:
+        reason = f"A policy has at most {STATEMENTS_MAX} statements."
+        raise SqsError("OverLimit", reason, 403)
     for action in request.actions:
         if action not in PERMITTED:
             raise invalid_value(
                 "ActionName",
-                action[:100],
+                f"SQS:{action[:100]}",
                 "Only the queue owner is allowed to invoke this action."
                 if action
                 else "must not be empty",
             )
-    for account in request.accounts:
+    for account in request.accounts or ["[]"]:
         if not is_account(account):
             raise invalid_value("PrincipalId", account[:100], "Unable to verify.")
     if label in queue.record.permissions:

@@ -62,9 +62,13 @@ SYSTEM = frozenset(
 async def receive_message(call: SqsCall, request: shapes.ReceiveMessageRequest) -> dict[str, Any]:
     """Receive up to ten messages, and wait for the first."""
     queue = await call.queue(request.queue_url)
-    count = _within("MaxNumberOfMessages", request.max_number_of_messages, 1, MESSAGES_MAX)
-    wait_s = _within("WaitTimeSeconds", request.wait_time_seconds, 0, WAIT_S_MAX)
-    lease_s = _within("VisibilityTimeout", request.visibility_timeout, 0, VISIBILITY_S_MAX)
+    count = request.max_number_of_messages
+    if count is not None and not 1 <= count <= MESSAGES_MAX:
+        raise invalid_value(
+            "MaxNumberOfMessages", count, f"Must be between 1 and {MESSAGES_MAX}, if provided."
+        )
+    wait_s = _within("WaitTimeSeconds", request.wait_time_seconds, WAIT_S_MAX)
+    lease_s = _within("VisibilityTimeout", request.visibility_timeout, VISIBILITY_S_MAX)
     names_of_system = wanted_system(
         [*request.attribute_names, *request.message_system_attribute_names]
     )
@@ -126,9 +130,9 @@ async def _repeated(
     return Received(earlier.at_ms, held) if held else None
 
 
-def _within(parameter: str, value: int | None, low: int, high: int) -> int | None:
-    if value is not None and not low <= value <= high:
-        raise invalid_value(parameter, value, f"Must be >= {low} and <= {high}, if provided.")
+def _within(parameter: str, value: int | None, high: int) -> int | None:
+    if value is not None and not 0 <= value <= high:
+        raise invalid_value(parameter, value, f"Must be >= 0 and <= {high}, if provided.")
     return value
 
 

@@ -7,6 +7,7 @@ a repeat is answered with the id of the first message.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from hashlib import sha256
 from typing import Any, NamedTuple
@@ -84,6 +85,8 @@ async def send_message_batch(
             "BatchRequestTooLong",
             f"Batch requests cannot be longer than {SIZE_MAX} bytes. You have sent {total} bytes.",
         )
+    if queue.name.is_fifo:
+        _check_ids(queue, entries)
     for entry in entries:
         name = str(entry.id)
         try:
@@ -92,6 +95,22 @@ async def send_message_batch(
             failures[name] = error
     results = dict(zip(letters, await _put(call, queue, [*letters.values()]), strict=True))
     return of_entries([str(entry.id) for entry in entries], {**results, **failures})
+
+
+def _check_ids(queue: KnownQueue, entries: Sequence[shapes.SendEntry]) -> None:
+    """Refuse a whole batch, as AWS does, if an entry lacks the ids that a FIFO queue needs."""
+    for entry in entries:
+        if entry.message_group_id is None:
+            raise invalid(missing("MessageGroupId").message)
+        if entry.message_deduplication_id is None and not queue.record.hashes_bodies:
+            raise _no_deduplication()
+
+
+def _no_deduplication() -> SqsError:
+    return invalid(
+        "The queue should either have ContentBasedDeduplication enabled or "
+        "MessageDeduplicationId provided explicitly"
+    )
 
 
 def _raw_size(entry: shapes.MessageParameters) -> int:
@@ -148,7 +167,7 @@ def _add_group(
             raise invalid_value(
                 "MessageDeduplicationId",
                 dedup[:200],
-                "The request includes a parameter that is not valid for this queue type.",
+                "The request include parameter that is not valid for this queue type.",
             )
         return
     if group is None:
@@ -158,11 +177,11 @@ def _add_group(
     elif queue.record.hashes_bodies:
         dedup = sha256(body).hexdigest()
     else:
-        raise invalid(
-            "The queue should either have ContentBasedDeduplication enabled or "
-            "MessageDeduplicationId provided explicitly"
-        )
-    headers[DEDUPLICATION] = f"{group}\0{dedup}" if queue.record.dedups_by_group else dedup
+        raise _no_deduplication()
+    scope = [group] if queue.record.dedups_by_group else []
+    if queue.record.purges:
+        scope.append(str(queue.record.purges))
+    headers[DEDUPLICATION] = "\0".join([*scope, dedup])
 
 
 def _delay(queue: KnownQueue, delay_s: int | None) -> int | None:

@@ -110,6 +110,8 @@ class QueueRecord(Struct, frozen=True, omit_defaults=True):
     seed: str = ""
     """Random text that tells the messages of this queue from those of a deleted queue of its name."""
     modified_s: int = 0
+    purges: int = 0
+    """How often the queue was purged; a message is no repeat of a purged message."""
 
     def attribute(self, name: str) -> str | None:
         """Return the text of an attribute, or its default."""
@@ -188,7 +190,7 @@ def checked_settings(attributes: Mapping[str, str], *, is_fifo: bool) -> dict[st
             )
         checked[name] = _checked_value(name, str(value))
     if is_fifo and checked.get("FifoQueue", "true") != "true":
-        raise _wrong("FifoQueue", "false", "Modifying queue type is not supported.")
+        raise _wrong("FifoQueue", "Modifying queue type is not supported.")
     is_per_group = checked.get("FifoThroughputLimit") == "perMessageGroupId"
     if is_per_group and checked.get("DeduplicationScope") == "queue":
         raise SqsError(
@@ -197,7 +199,7 @@ def checked_settings(attributes: Mapping[str, str], *, is_fifo: bool) -> dict[st
         )
     if checked.get("KmsMasterKeyId") and checked.get("SqsManagedSseEnabled") == "true":
         raise SqsError(
-            "InvalidAttributeValue",
+            "InvalidAttributeName",
             "You can use one type of server-side encryption (SSE) at one time. You can either enable "
             "KMS SSE or SQS SSE.",
         )
@@ -208,15 +210,15 @@ def _checked_value(name: str, value: str) -> str:
     if name in _RANGES:
         low, high = _RANGES[name]
         if not _WHOLE.fullmatch(value) or not low <= int(value) <= high:
-            raise _wrong(name, value, f"Must be an integer from {low} to {high}.")
+            raise _wrong(name, f"Must be an integer from {low} to {high}, not {value[:100]!r}.")
         return str(int(value))
     if name in _BOOLEANS:
         if value.lower() not in ("true", "false"):
-            raise _wrong(name, value, "Must be true or false.")
+            raise _wrong(name, f"Must be true or false, not {value[:100]!r}.")
         return value.lower()
     if name in _CHOICES:
         if value not in _CHOICES[name]:
-            raise _wrong(name, value, f"Must be one of {', '.join(_CHOICES[name])}.")
+            raise _wrong(name, f"Must be one of {', '.join(_CHOICES[name])}, not {value[:100]!r}.")
         return value
     if not value:
         return ""
@@ -283,7 +285,7 @@ def _check_json(name: str, value: str) -> None:
         if not isinstance(msgspec.json.decode(value), dict):
             raise ValueError
     except (msgspec.MsgspecError, ValueError):
-        raise _wrong(name, value, "It is not a valid JSON map.") from None
+        raise _wrong(name, "It is not a valid JSON map.") from None
 
 
 def _wrong_policy(name: str, value: str, reason: str) -> SqsError:
@@ -291,10 +293,10 @@ def _wrong_policy(name: str, value: str, reason: str) -> SqsError:
     return invalid_value(name, value[:500], reason)
 
 
-def _wrong(name: str, value: str, reason: str) -> SqsError:
+def _wrong(name: str, reason: str) -> SqsError:
     return SqsError(
         "InvalidAttributeValue",
-        f"Invalid value for the parameter {name}: {value[:500]!r}. Reason: {reason}",
+        f"Invalid value for the parameter {name}. Reason: {reason}",
     )
 
 
