@@ -90,6 +90,47 @@ def test_a_message_makes_its_way_in_forms(server: Serving) -> None:
     assert url in texts(asked(server, Action="ListQueues"), "QueueUrl")
 
 
+def got(server: Serving, target: str, **headers: str) -> tuple[int, str]:
+    """The status and the body of the answer to a GET."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection.request(
+        "GET", target, headers={name.replace("_", "-"): headers[name] for name in headers}
+    )
+    answer = connection.getresponse()
+    result = answer.status, answer.read().decode()
+    connection.close()
+    return result
+
+
+def test_a_get_has_its_parameters_in_its_address(server: Serving) -> None:
+    asked(server, Action="CreateQueue", QueueName="got")
+    path = "/123456789012/got"
+    assert path in got(server, "/?Action=ListQueues&Version=2012-11-05")[1]
+    status, text = got(server, f"{path}?Action=GetQueueAttributes&AttributeName.1=QueueArn")
+    assert (status, ":got</Value>" in text) == (200, True)
+    signed = {"Authorization": "AWS4-HMAC-SHA256 Credential=any"}
+    status, _ = got(server, f"{path}?Action=SendMessage&MessageBody=a%20%26%20b", **signed)
+    assert status == 200
+    assert "<Body>a &amp; b</Body>" in got(server, f"{path}?Action=ReceiveMessage", **signed)[1]
+    assert "<ReceiveMessageResult/>" in got(server, f"{path}?Action=ReceiveMessage", **signed)[1]
+    for action in ("CreateQueue", "ListQueues", "FooBar"):
+        status, text = got(server, f"{path}?Action={action}&QueueName=x", **signed)
+        assert (status, "<Code>InvalidAction</Code>" in text) == (400, True)
+    assert got(server, path) == (404, "<UnknownOperationException/>")
+    assert "<!doctype html>" in got(server, "/")[1]
+    assert posted(server, b"", f"{path}?Action=DeleteQueue")[0] == 200
+
+
+def test_no_link_in_a_page_changes_anything(server: Serving) -> None:
+    asked(server, Action="CreateQueue", QueueName="linked")
+    target = "/123456789012/linked?Action=DeleteQueue"
+    status, text = got(server, target)
+    assert (status, "MissingAuthenticationToken" in text) == (403, True)
+    for headers in ({"Sec_Fetch_Site": "cross-site"}, {"Origin": "http://elsewhere.example"}):
+        assert got(server, "/123456789012/linked?Action=ListQueueTags", **headers)[0] == 403
+    assert "/linked" in got(server, "/?Action=ListQueues")[1]
+
+
 def test_batches_in_forms(server: Serving) -> None:
     asked(server, Action="CreateQueue", QueueName="batched")
     path, entry = "/123456789012/batched", "SendMessageBatchRequestEntry"

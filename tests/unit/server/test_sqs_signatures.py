@@ -7,6 +7,10 @@ from shutil import copy
 from typing import Any
 
 import pytest
+import requests
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
 import millstream
@@ -47,6 +51,24 @@ def test_only_the_holder_of_a_token_may_sign(tmp_path: Path) -> None:
         assert code_of(forged.list_queues) == "SignatureDoesNotMatch"
         unknown = sqs_of(server, key="nobody", secret=text)
         assert code_of(unknown.list_queues) == "InvalidClientTokenId"
+
+
+def test_the_parameters_of_an_address_are_signed(tmp_path: Path) -> None:
+    store = tmp_path / "a.db"
+    with millstream.open(store) as ms:
+        made, text = create_token(ms, "worker", ["queue:admin:mail"])
+    with running(store, GUARDED) as server:
+        url = sqs_of(server, key=made.id, secret=text).create_queue(QueueName="mail")["QueueUrl"]
+        parameters = {"Action": "SendMessage", "MessageBody": "é & ü"}
+        for method in ("GET", "POST"):
+            request = AWSRequest(method, url, params=parameters)
+            SigV4Auth(Credentials(made.id, text), "sqs", "us-east-1").add_auth(request)
+            sent = request.prepare()
+            assert requests.request(method, sent.url, headers=sent.headers).status_code == 200
+            forged = f"{sent.url}&DelaySeconds=9"
+            answer = requests.request(method, forged, headers=sent.headers)
+            assert (answer.status_code, "SignatureDoesNotMatch" in answer.text) == (403, True)
+        assert requests.get(url, params={"Action": "ListQueueTags"}).status_code == 403
 
 
 def test_a_copy_of_the_store_verifies_nothing(tmp_path: Path) -> None:

@@ -102,8 +102,9 @@ class Guard:
                 if (preflight := self._origins.preflight(scope)) is not None:
                     await watched.refuse(preflight)
                     return
-                self._origins.check(scope)
-                if self.foreign is not None and self.foreign.takes(scope):
+                is_foreign = self.foreign is not None and self.foreign.takes(scope)
+                self._origins.check(scope, may_change=is_foreign)
+                if self.foreign is not None and is_foreign:
                     await self.foreign.answer(scope, watched.receive, watched.send)
                     return
                 principal = await self._principal(scope)

@@ -41,9 +41,12 @@ class Origins:
     def __init__(self, named: Iterable[str]) -> None:
         self._named = {_parse_named(text) for text in named}
 
-    def check(self, scope: Scope) -> None:
-        """Refuse a request by which a page of a foreign origin could change something."""
-        if scope["type"] == "http" and scope["method"] in SAFE:
+    def check(self, scope: Scope, *, may_change: bool = False) -> None:
+        """Refuse a request by which a page of a foreign origin could change something.
+
+        With `may_change`, a method that is safe elsewhere may change something as well.
+        """
+        if scope["type"] == "http" and scope["method"] in SAFE and not may_change:
             return
         origins = [value for name, value in scope["headers"] if name == b"origin"]
         if not origins:

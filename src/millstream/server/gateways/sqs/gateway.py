@@ -1,8 +1,8 @@
 """The gateway: a request of SQS, in either protocol, from its bytes to the bytes of its answer.
 
 SQS is spoken on the server's own port, since its clients speak HTTP: `POST /` and `POST
-/ACCOUNT/QUEUE`. Both roads of the port lead here: the hot road, and the framework's for the requests
-that the hot road does not take.
+/ACCOUNT/QUEUE`, and the same with `GET` if the address has the parameters. Both roads of the port lead
+here: the hot road, and the framework's for the requests that the hot road does not take.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from millstream.server.journal import note_failure
 from millstream.server.listen.hot import SQS_PATH
 
 HOST_BYTES_MAX = 255
+_ACTION = re.compile(rb"(?:^|&)Action=")
 _HOST = re.compile(rf"[A-Za-z0-9.:\[\]_-]{{1,{HOST_BYTES_MAX}}}")
 
 Headers = Sequence[tuple[bytes, bytes]]
@@ -49,15 +50,20 @@ class SqsRequest(NamedTuple):
     """All headers; a signature may cover repeated ones."""
     body: bytes
     scheme: str = "http"
+    method: str = "POST"
 
     def header(self, name: bytes) -> bytes:
         """Return the first header of a name; empty without."""
         return self.head.get(name, b"")
 
 
-def is_sqs_path(method: str, path: bytes) -> bool:
-    """Whether requests of a method to a path are SQS's."""
-    return method == "POST" and SQS_PATH.fullmatch(path) is not None
+def is_sqs_path(method: str, path: bytes, query: bytes) -> bool:
+    """Whether requests of a method to an address are SQS's."""
+    if SQS_PATH.fullmatch(path) is None:
+        return False
+    return method == "POST" or (
+        method == "GET" and (path != b"/" or _ACTION.search(query) is not None)
+    )
 
 
 class SqsGateway:
@@ -75,6 +81,8 @@ class SqsGateway:
     async def answer(self, request: SqsRequest) -> SqsAnswer:
         """Return the answer to a request; never raises for what a client has sent."""
         request_id = self._request_ids % next(self._request_numbers)
+        if request.method == "GET" and not _ACTION.search(request.query):
+            return protocol.no_operation(request_id)
         is_json = bool(request.header(b"x-amz-target"))
         sender = sender_of(request.header(b"authorization"))
         namespace = _NAMESPACES.get(sender.service, SQS_NAMESPACE)
@@ -84,8 +92,9 @@ class SqsGateway:
             try:
                 parsed = _parsed(request)  # only now: strangers make no work
                 action = ACTIONS.get(parsed.action)
-                if action is None:
+                if action is None or not _fits(request, parsed):
                     raise _unknown(parsed.action)
+                _check_method(request, parsed, sender)
                 namespace = action.namespace
                 parameters = parsed.decode(action.shape)
                 call = self._call(client, request, sender, request_id)
@@ -141,6 +150,7 @@ class SqsGateway:
         )
 
 
+_OF_NO_QUEUE = frozenset({"CreateQueue", "ListQueues"})
 _NAMESPACES = {"sns": SNS_NAMESPACE, "sts": STS_NAMESPACE}
 """The namespace of errors before the action is known, by the service in the signature."""
 
@@ -165,13 +175,31 @@ def _parsed(request: SqsRequest) -> ParsedRequest:
     if target:
         return protocol.parse_json(target.decode("latin-1"), request.body)
     kind = request.header(b"content-type").partition(b";")[0].strip().lower()
-    if kind != b"application/x-www-form-urlencoded":
+    body = request.body if kind == b"application/x-www-form-urlencoded" else b""
+    form = b"&".join(filter(None, (request.query, body)))
+    if not form:
         raise SqsError(
             "MissingAction",
             "A request of SQS names its action: by the header X-Amz-Target, or by the parameter Action "
             "of a form.",
         )
-    return protocol.parse_form(request.body)
+    return protocol.parse_form(form)
+
+
+def _fits(request: SqsRequest, parsed: ParsedRequest) -> bool:
+    """Whether the address of a form, which may be a queue's, allows the action."""
+    return parsed.is_json or request.path == b"/" or parsed.action not in _OF_NO_QUEUE
+
+
+def _check_method(request: SqsRequest, parsed: ParsedRequest, sender: Sender) -> None:
+    """Refuse a GET that a link in any page could send, unless the action only reads."""
+    is_link = request.method == "GET" and not sender.is_signed
+    if is_link and not parsed.action.startswith(("Get", "List")):
+        raise SqsError(
+            "MissingAuthenticationToken",
+            "A GET without a signature may only read: sign the request, or send a POST.",
+            403,
+        )
 
 
 def _unknown(action: str) -> SqsError:
@@ -189,7 +217,7 @@ def _refused(error: SqsError, request_id: str, *, is_json: bool, namespace: str)
 
 def _signed(request: SqsRequest) -> SignedRequest:
     return SignedRequest(
-        "POST",
+        request.method,
         request.path.decode("latin-1"),
         request.query.decode("latin-1"),
         [(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers],

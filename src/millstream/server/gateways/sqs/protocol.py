@@ -117,6 +117,12 @@ def xml_error(error: SqsError, request_id: str, *, namespace: str) -> SqsAnswer:
     return SqsAnswer(error.status, _headers(XML_TYPE, request_id, body), body)
 
 
+def no_operation(request_id: str) -> SqsAnswer:
+    """Return the answer to the address of a queue without an action, as AWS has it."""
+    body = b"<UnknownOperationException/>"
+    return SqsAnswer(404, _headers(XML_TYPE, request_id, body), body)
+
+
 def _headers(kind: bytes, request_id: str, body: bytes) -> list[tuple[bytes, bytes]]:
     return [
         (b"content-type", kind),

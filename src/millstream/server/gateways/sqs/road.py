@@ -32,7 +32,8 @@ class SqsRoads:
         """Whether a request is SQS's."""
         if scope["type"] != "http":
             return False
-        return is_sqs_path(scope["method"], scope.get("raw_path") or b"")
+        path, query = scope.get("raw_path") or b"", scope.get("query_string", b"")
+        return is_sqs_path(scope["method"], path, query)
 
     def begin_hot(self, scope: Scope, head: Head, body: bytes, cycle: HotCycle) -> None:
         """Answer a complete request by `cycle.respond`, later."""
@@ -65,7 +66,9 @@ class SqsRoads:
         path = scope.get("raw_path") or b"/"
         headers = scope["headers"]
         head = dict(reversed(headers))
-        request = SqsRequest(path, scope["query_string"], head, headers, body, scope["scheme"])
+        request = SqsRequest(
+            path, scope["query_string"], head, headers, body, scope["scheme"], scope["method"]
+        )
         answering = asyncio.ensure_future(self._gateway.answer(request))
         leaving = asyncio.ensure_future(_has_left(receive))
         try:

@@ -202,7 +202,8 @@ def _normal_path(path: str) -> str:
 
 
 def _canonical_query(query: str) -> str:
-    pairs = [pair.partition("=") for pair in query.split("&") if pair]
+    spaced = query.replace("+", " ")  # signed as %20, also where a client sends a plus sign
+    pairs = [pair.partition("=") for pair in spaced.split("&") if pair]
     encoded = [
         (
             quote(unquote_to_bytes(name), safe=_UNRESERVED),

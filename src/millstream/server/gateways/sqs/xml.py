@@ -42,7 +42,7 @@ def document(
     if result is not None:
         is_flat = namespace == SQS_NAMESPACE
         fields = "".join(_fields(action, result)) if is_flat else _members(result)
-        content = f"<{action}Result>{fields}</{action}Result>"
+        content = f"<{action}Result>{fields}</{action}Result>" if fields else f"<{action}Result/>"
     return _encoded(
         f'<{action}Response xmlns="{namespace}">{content}'
         f"<ResponseMetadata><RequestId>{request_id}</RequestId></ResponseMetadata>"
