@@ -277,15 +277,13 @@ def _check_fields(path: str, schema: StructType) -> None:
 
 
 def _check_values(path: str, schema: EnumType) -> None:
-    kinds = {type(value) for value in schema.values}
-    fits = not any(
-        (not _is_unicode(value)) if isinstance(value, str) else abs(value) > INT_MAX[64]
-        for value in schema.values
-    )
-    if kinds not in ({str}, {int}) or len(set(schema.values)) < len(schema.values) or not fits:
+    values = schema.values
+    are_texts = all(isinstance(value, str) and _is_unicode(value) for value in values)
+    are_numbers = all(type(value) is int and abs(value) <= INT_MAX[64] for value in values)
+    if not values or not (are_texts or are_numbers) or len(set(values)) < len(values):
         raise InvalidInput(
             f"the enum at {path} has values that are all texts or all whole numbers of 64 bits, each "
-            f"once, not {list(schema.values)!r:.100}",
+            f"once, not {list(values)!r:.100}",
             where=path,
         )
 

@@ -10,8 +10,9 @@ import msgspec
 from millstream.errors import InvalidInput, TooLarge
 from millstream.schema.avro import NAMED, from_avro
 from millstream.schema.json_schema import from_json_schema
-from millstream.schema.model import TEXT_BYTES_MAX, StructType, check_schema
+from millstream.schema.model import TEXT_BYTES_MAX, AnyOf, StructType, check_schema, inner_types
 from millstream.schema.python_types import schema_of_type
+from millstream.schema.validation import misfit
 
 
 def schema_of(source: Any) -> StructType:
@@ -35,8 +36,25 @@ def schema_of(source: Any) -> StructType:
         schema = schema_of_type(source)
     checked = check_schema(schema)
     assert isinstance(checked, StructType)
+    if isinstance(source, str | bytes | Mapping):
+        _check_defaults(checked, "$")
     check_size(len(msgspec.json.encode(checked)))
     return checked
+
+
+def _check_defaults(schema: AnyOf, path: str) -> None:
+    """Refuse a default that is no value of its field: readers could not show it as a column."""
+    for field in schema.fields if isinstance(schema, StructType) else ():
+        at = f"{path}.{field.name}"
+        if field.default is not None and (place := misfit(field.type, field.default, at)):
+            where, expected, given = place
+            raise InvalidInput(
+                f"the default of the field at {at} is no value of the field: expected {expected} at "
+                f"{where}, given {given}",
+                where=at,
+            )
+    for step, inner in inner_types(schema):
+        _check_defaults(inner, path + step)
 
 
 def check_size(size: int) -> None:

@@ -65,7 +65,7 @@ class Validator:
 
     def __init__(self, schema: StructType) -> None:
         self._schema = schema
-        self._decode = msgspec.json.Decoder(_python_type(schema), dec_hook=_decimal_hook).decode
+        self._decode = _decoder(_python_type(schema)).decode
 
     def fault(self, values: Sequence[bytes | None]) -> Fault | None:
         """Return the first fault of the values, or None. Null, a tombstone, fits."""
@@ -230,19 +230,28 @@ def _decimal_type(precision: int, scale: int) -> type:
     return type("Decimal", (), {"digits": (precision, scale)})
 
 
-def _decimal_hook(kind: type, value: Any) -> Any:
-    digits: tuple[int, int] = kind.digits  # type: ignore[attr-defined]
-    if type(value) not in (str, int, float):
-        raise ValueError("a decimal is text or a number")
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind, dec_hook=_decimal_hook, float_hook=_number)
+
+
+def _number(value: str | int | decimal.Decimal) -> decimal.Decimal:
     try:
-        number = decimal.Decimal(value if type(value) is str else repr(value))
+        return decimal.Decimal(value)
     except decimal.InvalidOperation:
         raise ValueError("not a decimal number") from None
+
+
+def _decimal_hook(kind: type, value: Any) -> Any:
+    digits: tuple[int, int] = kind.digits  # type: ignore[attr-defined]
+    if type(value) not in (str, int, decimal.Decimal):
+        raise ValueError("a decimal is text or a number")
+    number = _number(value)
     if not number.is_finite():
         raise ValueError("a decimal is finite")
     _, figures, exponent = number.as_tuple()
     assert isinstance(exponent, int)
-    fraction = max(0, -exponent)
+    zeros = len(figures) - len(bytes(figures).rstrip(b"\0"))
+    fraction = max(0, -exponent - zeros)
     whole_digits = max(0, len(figures) + exponent) if number else 0
     if fraction > digits[1] or whole_digits > digits[0] - digits[1]:
         raise ValueError("too many digits")
@@ -302,7 +311,7 @@ def _fits(schema: AnyOf, value: Any) -> bool:
 
 @lru_cache(maxsize=VALIDATORS_MAX)
 def _leaf_decoder(schema: AnyOf) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(_python_type(schema), dec_hook=_decimal_hook)
+    return _decoder(_python_type(schema))
 
 
 def expectation(schema: AnyOf) -> str:

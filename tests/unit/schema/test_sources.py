@@ -324,6 +324,12 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     "an empty enum": (of({"enum": []}), "list of values"),
     "an enum of fractions": (of({"enum": [1.5]}), "whole numbers of 64 bits"),
     "an enum of two kinds": (of({"enum": [1, "a"]}), "whole numbers of 64 bits"),
+    "an enum of objects": (of({"enum": [{"a": 1}, [1]]}), "whole numbers of 64 bits"),
+    "a default of another type": (of({"type": "integer", "default": "x"}), "$.a is no value"),
+    "a default inside": (
+        of({"type": "array", "items": of({"format": "date", "type": "string", "default": "now"})}),
+        "$.a[...].a is no value",
+    ),
     "a bound of text": (of({"type": "integer", "minimum": "1"}), "is a number"),
     "a bound of 100 bits": (of({"type": "integer", "minimum": 2**100}), "64 bits"),
     "a length below 0": (of({"type": "string", "minLength": -1}), "from 0"),
@@ -359,6 +365,14 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     "Avro with a type of a number": (avro({"type": 5}), "is not known"),
     "Avro with a bad field": ({"type": "record", "name": "R", "fields": [5]}, "a field"),
     "Avro with a bad size": (avro({"type": "fixed", "name": "F", "size": -1}), "size from 0"),
+    "Avro with symbols that are no texts": (
+        avro({"type": "enum", "name": "E", "symbols": [["x"]]}),
+        "whole numbers of 64 bits",
+    ),
+    "Avro with a bad default": (
+        {"type": "record", "name": "R", "fields": [{"name": "a", "type": "bytes", "default": "ÿ"}]},
+        "expected text in base64 at $.a",
+    ),
     "Avro with bad digits": (avro({"type": "bytes", "logicalType": "decimal"}), "precision"),
 }
 

@@ -213,6 +213,25 @@ def test_decimals_keep_their_digits() -> None:
     assert [row["d"] for row in typed.column.to_pylist()] == [Decimal("1234.50"), Decimal("0.25")]
 
 
+def test_decimals_that_are_numbers_keep_all_digits() -> None:
+    from millstream.schema.model import DecimalType, SchemaField, StructType
+    from millstream.spark.source.typed import typed_values
+
+    schema = StructType(fields=(SchemaField(name="d", type=DecimalType(precision=38, scale=18)),))
+    numbers = [
+        "1234567890123456.789",
+        "12345678901234567890",
+        "1e3",
+        "-0.000",
+        "1.50000000000000000000",
+    ]
+    values = [b'{"d": %s}' % number.encode() for number in numbers]
+    typed = typed_values(values, schema, kind_of(schema))
+    assert [row["d"] for row in typed.column.to_pylist()] == list(map(Decimal, numbers))
+    long = b'{"d": 1234567890123456.7890123456789012345}'
+    assert typed_values([long], schema, kind_of(schema)).misfits == [0]
+
+
 TEXT, DAY, TIME = {"type": "string"}, {"format": "date"}, {"format": "date-time"}
 INT, SMALL, NUMBER = {"type": "integer"}, {"type": "integer", "format": "int32"}, {"type": "number"}
 CHANGES = {

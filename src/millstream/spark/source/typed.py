@@ -48,11 +48,11 @@ _MICROSECOND = datetime.timedelta(microseconds=1)
 _MICROS_MAX = 2**63 - 1
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw] | None)
 _ITEMS = msgspec.json.Decoder(list[msgspec.Raw] | None)
+_DECIMAL = msgspec.json.Decoder(decimal.Decimal | None)
 _NOT_DECODED = (
     ValueError,
     OverflowError,
     RecursionError,
-    decimal.InvalidOperation,
     msgspec.DecodeError,
 )
 
@@ -353,6 +353,8 @@ def _plain(schema: AnyOf, text: msgspec.Raw) -> Any:
             return [(name, _plain(schema.values, item)) for name, item in entries.items()]
         case AnyType():
             return _any_text(text)
+        case DecimalType():
+            return _DECIMAL.decode(text)
     value = msgspec.json.decode(text)
     return None if value is None else _scalar(schema, value)
 
@@ -376,8 +378,6 @@ def _scalar(schema: AnyOf, value: Any) -> Any:
             return _micros(schema, value)
         case DateType():
             return datetime.date.fromisoformat(value) if schema.written == "text" else value
-        case DecimalType():
-            return decimal.Decimal(value if isinstance(value, str) else repr(value))
         case IntegerType():
             return int(value)
     return value
