@@ -7,7 +7,7 @@ it. The same decoder checks the object when the job is put and when it runs.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from math import isfinite
 from typing import Any, NamedTuple, get_type_hints
 
@@ -20,6 +20,8 @@ SUPPORTED = (
     "JSON carries numbers, texts, booleans, None, lists, dictionaries, bytes, datetimes, UUIDs, "
     "Decimals, enums, dataclasses and msgspec structs"
 )
+
+_encode_in_order = msgspec.json.Encoder(order="deterministic").encode
 
 
 class BoundCall(NamedTuple):
@@ -70,6 +72,24 @@ class Arguments:
             for name in self._unannotated & named_arguments.keys():
                 self._check_plain(name, named_arguments[name])
         return encoded
+
+    def canonical(self, encoded: bytes, names: Collection[str] = ()) -> bytes:
+        """Return encoded arguments, or the named ones, as JSON that is the same for equal arguments.
+
+        The order of a set or a dictionary has no effect, nor has an omitted default.
+        """
+        fields = self._fields_of(encoded)
+        values: dict[str, msgspec.Raw] = {}
+        for name in names or self._names:
+            parameter, value = self._parameters[name], getattr(fields, name)
+            try:
+                if value is not msgspec.UNSET:
+                    values[name] = _in_order(value)
+                elif parameter.default is not parameter.empty:
+                    values[name] = _in_order(parameter.default)
+            except TypeError:
+                continue  # JSON cannot carry the default, so only the default has this value
+        return self._encoder.encode(values)
 
     def _parameters_text(self) -> str:
         """Return the parameters for an error, annotations as the function's source has them."""
@@ -216,6 +236,14 @@ def _field(parameter: inspect.Parameter, annotation: Any) -> tuple[str, Any, Any
     if parameter.kind in VARIOUS or parameter.default is not parameter.empty:
         return parameter.name, annotation | msgspec.UnsetType, msgspec.UNSET
     return parameter.name, annotation
+
+
+def _in_order(value: Any) -> msgspec.Raw:
+    """Return a value as JSON, its sets and dictionaries in order; `TypeError` if JSON cannot carry it."""
+    try:
+        return msgspec.Raw(_encode_in_order(value))
+    except TypeError:  # a dictionary with other keys than texts, or a set without an order
+        return msgspec.Raw(_encode_in_order(msgspec.json.decode(msgspec.json.encode(value))))
 
 
 class _SourceText(str):

@@ -7,8 +7,6 @@ import inspect
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar, get_type_hints
 
-import msgspec
-
 from millstream.errors import InvalidInput
 from millstream.header import HeaderValue
 from millstream.jobs.arguments import Arguments
@@ -85,11 +83,7 @@ class TaskDefinition:
         """Return the key of a unique job for the encoded arguments, or None for a task without a key."""
         if not self.options.is_unique:
             return None
-        names = self.options.unique_by
-        if names:
-            raw_arguments = msgspec.json.decode(encoded, type=dict[str, msgspec.Raw])
-            chosen = {name: raw_arguments[name] for name in names if name in raw_arguments}
-            encoded = msgspec.json.encode(chosen)
+        encoded = self.arguments.canonical(encoded, self.options.unique_by)
         return f"{self.name} {hashlib.blake2b(encoded, digest_size=16).hexdigest()}"
 
     def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], context: JobContext) -> Any:

@@ -334,6 +334,21 @@ def test_a_second_put_of_a_unique_job_returns_the_first(jobs: Jobs) -> None:
     assert not report.put("acme").was_duplicate
 
 
+def test_equal_arguments_are_repeats_in_any_order_and_with_defaults(jobs: Jobs) -> None:
+    @jobs.task(name="report", unique=True)
+    def report(
+        sums: dict[str, int], days: frozenset[str] = frozenset(), at: object = object(), **more: int
+    ) -> None: ...
+
+    days = [f"day {n}" for n in range(50)]
+    first = report.put({"a": 1, "b": 2}, frozenset(days), x=1, y=2)
+    assert report.put({"b": 2, "a": 1}, frozenset(days[::-1]), y=2, x=1).was_duplicate
+    assert not report.put({"a": 2, "b": 1}, frozenset(days), x=1, y=2).was_duplicate
+    assert not report.put({"a": 1}).was_duplicate
+    assert report.put(sums={"a": 1}, days=frozenset()).was_duplicate
+    assert first.id != report.put({"a": 1}).id
+
+
 def test_a_worker_shares_its_concurrency_among_queues(jobs: Jobs) -> None:
     called = []
     mail = jobs.task(name="mail", queue="mail")(lambda: called.append("mail"))
