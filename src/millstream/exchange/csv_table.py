@@ -90,8 +90,11 @@ def _chunks(rows: Iterator[list[str]], needs_log: bool) -> Iterator[RowChunk]:
     if names is None:
         return
     unknown = [name for name in names if name not in COLUMNS]
-    if unknown or "value" not in names:
-        problem = f"{unknown[0]!r:.100} is unknown" if unknown else "`value` is missing"
+    repeated = [name for name in names if names.count(name) > 1]
+    if unknown or repeated or "value" not in names:
+        problem = "`value` is missing"
+        if unknown or repeated:
+            problem = f"{unknown[0]!r:.100} is unknown" if unknown else f"{repeated[0]!r} repeats"
         raise InvalidInput(
             f"the first row names the columns, and {problem}; known are {', '.join(COLUMNS)}"
         )

@@ -111,6 +111,8 @@ def replaced_file(path: Path) -> Iterator[BinaryIO]:
         raise CannotOpen(
             f"{path}: the directory {path.parent} does not exist; create it first", path=str(path)
         )
+    if path.is_dir():
+        raise CannotOpen(f"{path} is a directory; name a file in it", path=str(path))
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
         with partial.open("xb") as file:

@@ -177,6 +177,12 @@ def test_wrong_arguments_are_refused(cli: Cli, store: None) -> None:
     assert "column 7" in cli.error("export", "orders", "--where", "kind =")
     text = cli.error("export", "orders", "-o", "none/out.csv", code=2)
     assert "none/out.csv: the directory none does not exist; create it first" in text
+    Path("folder.csv").mkdir()
+    for folder in (".", "folder.csv"):
+        text = cli.error("export", "orders", "-o", folder, "--format", "csv", code=2)
+        assert f"{folder} is a directory; name a file in it" in text
+    Path("twice.csv").write_text("value,key,value\na,b,c\n")
+    assert "'value' repeats" in cli.error("import", "twice.csv", "--log", "orders")
 
 
 @pytest.mark.requires("arrow")
