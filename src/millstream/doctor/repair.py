@@ -312,7 +312,6 @@ def _stamp(target: Path) -> tuple[int, ...]:
 def _copy(target: Path, partial: Path) -> None:
     try:
         shutil.copyfile(target, partial)
-        shutil.copymode(target, partial)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise full(target.parent, str(error)) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -80,6 +81,16 @@ def test_a_store_is_replaced_only_on_request_and_kept_aside(
         assert ms.log("orders").last().value == b"unfolded"
         ms.log("orders").append(b"goes on")
     assert restore(place, source, replace=True).aside == tmp_path / "a.db.aside-2"
+
+
+def test_the_new_file_has_the_rights_of_the_replaced_file(source: Path, place: Path) -> None:
+    source.chmod(0o664)
+    owner = (1_234, 1_235) if os.geteuid() == 0 else (os.geteuid(), os.getegid())
+    os.chown(source, *owner)
+    restore(place, source, replace=True)
+    status = source.stat()
+    assert stat.S_IMODE(status.st_mode) == 0o664
+    assert (status.st_uid, status.st_gid) == owner
 
 
 def test_an_open_store_is_not_replaced(source: Path, place: Path, tmp_path: Path) -> None:

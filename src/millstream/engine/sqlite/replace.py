@@ -18,6 +18,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -38,6 +39,7 @@ def replace_file(
 ) -> Path:
     """Replace a file by a partial file, and return the new name of the old file.
 
+    The new file gets the owner and the permissions of the old one: root may restore the store of a service.
     `check` is called while no process can open the file, and may refuse by an error. Raises `CannotOpen`
     if a process has the file open, and changes nothing.
     """
@@ -47,6 +49,7 @@ def replace_file(
     aside = _unused_name(place)
     with _alone(place, shown):
         check()
+        _take_rights(partial, place)
         os.link(place, aside)
         if has_log(place):
             os.link(f"{place}-wal", f"{aside}-wal")
@@ -56,6 +59,14 @@ def replace_file(
         with suppress(FileNotFoundError):
             os.unlink(f"{place}-shm")
     return aside
+
+
+def _take_rights(partial: Path, place: Path) -> None:
+    """Give a file the permissions and, as far as this user may, the owner and group of another."""
+    status = place.stat()
+    with suppress(PermissionError):
+        os.chown(partial, status.st_uid, status.st_gid)
+    os.chmod(partial, stat.S_IMODE(status.st_mode))
 
 
 def refuse_open(place: Path, *, shown: Path) -> None:
