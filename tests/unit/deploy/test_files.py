@@ -103,13 +103,14 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
 
 
 def metric_names(tmp_path: Path) -> set[str]:
-    """The names of all metrics of a server with a log, a cursor, a queue and a room."""
+    """The names of all metrics of a server with a log, a cursor, a queue, a room and backups."""
     with millstream.open(tmp_path / "store.db") as ms:
         ms.log("orders").append(b"x")
         ms.log("orders").cursor("reader")
         ms.create_queue("mail", sources=["orders"])
         ms.room("hall").send("chat", "hello")
-    with running(tmp_path / "store.db", Settings(port=0)) as server:
+    settings = Settings(port=0, backup_place=str(tmp_path / "backup"))
+    with running(tmp_path / "store.db", settings) as server:
         text = httpx.get(f"{server.url}/metrics").text
     lines = text.splitlines()
     samples = {line.split("{")[0].split()[0] for line in lines if not line.startswith("#")}
