@@ -9,6 +9,7 @@ from typing import Any
 
 import boto3
 import pytest
+import requests
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
@@ -177,6 +178,62 @@ def test_filter_policies_choose_by_attributes_or_by_the_body(sqs: Any, sns: Any)
         AttributeValue='{"color": [{"regex": "x"}]}',
     )
     assert code == "InvalidParameter"
+
+
+def test_attributes_are_shown_and_refused_as_aws_does(sqs: Any, sns: Any) -> None:
+    topic = sns.create_topic(Name="described")["TopicArn"]
+    shown = sns.get_topic_attributes(TopicArn=topic)["Attributes"]
+    (statement,) = json.loads(shown["Policy"])["Statement"]
+    assert (statement["Resource"], "SNS:Publish" in statement["Action"]) == (topic, True)
+    assert json.loads(shown["EffectiveDeliveryPolicy"])["http"]
+    url, arn = queue_with_arn(sqs, "described-topic")
+    member = sns.subscribe(
+        TopicArn=topic,
+        Protocol="sqs",
+        Endpoint=arn,
+        Attributes={"RawMessageDelivery": "True", "FilterPolicyScope": "MessageBody"},
+    )["SubscriptionArn"]
+    shown = sns.get_subscription_attributes(SubscriptionArn=member)["Attributes"]
+    assert "FilterPolicyScope" not in shown  # until there is a policy
+    sns.publish(TopicArn=topic, Message="as it is")
+    assert bodies(sqs, url) == ["as it is"]
+
+    def reason(name: str, value: str) -> str:
+        with pytest.raises(ClientError) as caught:
+            sns.set_subscription_attributes(
+                SubscriptionArn=member, AttributeName=name, AttributeValue=value
+            )
+        return str(caught.value.response["Error"]["Message"])
+
+    for value in ("yes", ""):
+        assert reason("RawMessageDelivery", value) == (
+            f"Invalid parameter: RawMessageDelivery: Invalid value [{value}]. Must be true or false."
+        )
+    assert reason("FilterPolicyScope", "Random") == (
+        "Invalid parameter: FilterPolicyScope: Invalid value [Random]. Please use either MessageBody "
+        "or MessageAttributes"
+    )
+    many = json.dumps({name: ["x"] for name in "abcdef"})
+    keys = "FilterPolicy: Filter policy can not have more than 5 keys"
+    assert reason("FilterPolicy", many) == f"Invalid parameter: {keys}"
+    with pytest.raises(ClientError, match=f"Invalid parameter: Attributes Reason: {keys}"):
+        sns.subscribe(
+            TopicArn=topic, Protocol="sqs", Endpoint=arn, Attributes={"FilterPolicy": many}
+        )
+    with pytest.raises(ClientError, match="An ARN must have at least 6 elements, not 2"):
+        sns.publish(TopicArn="random:arn", Message="x")
+
+
+def test_the_link_of_an_envelope_ends_its_subscription(sqs: Any, sns: Any) -> None:
+    topic = sns.create_topic(Name="linked")["TopicArn"]
+    url, arn = queue_with_arn(sqs, "linked-topic")
+    member = sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=arn)["SubscriptionArn"]
+    sns.publish(TopicArn=topic, Message="x")
+    (envelope,) = bodies(sqs, url)
+    link = json.loads(envelope)["UnsubscribeURL"]
+    assert link.endswith(f"/?Action=Unsubscribe&SubscriptionArn={member}")
+    assert requests.get(link).status_code == 200
+    assert sns.list_subscriptions_by_topic(TopicArn=topic)["Subscriptions"] == []
 
 
 def test_a_fifo_topic_keeps_the_order_and_drops_repeats(sqs: Any, sns: Any) -> None:

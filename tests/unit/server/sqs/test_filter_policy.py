@@ -112,7 +112,7 @@ def test_a_body_is_compared_by_its_nested_properties() -> None:
     policy = {"order": {"total": [{"numeric": [">", 5]}], "state": ["open"]}}
     assert of_body(policy, {"order": {"total": 6, "state": "open", "x": [1]}})
     assert not of_body(policy, {"order": {"total": 5, "state": "open"}})
-    assert not of_body(policy, {"order.total": 6, "order.state": "open"})
+    assert of_body(policy, {"order.total": 6, "order.state": "open"})  # SNS reads dots as nesting
     lines = [{"total": 6, "state": "done"}, {"total": 1, "state": "open"}]
     assert not of_body(policy, {"order": lines})  # no single object matches both
     assert of_body(policy, {"order": [*lines, {"total": 7, "state": "open"}]})
@@ -120,6 +120,28 @@ def test_a_body_is_compared_by_its_nested_properties() -> None:
         assert not of_body(policy, body)
     assert of_body({"a.b": [1], "\\": [2], 'q"q': [3]}, {"a.b": 1, "\\": 2, 'q"q': 3})
     assert of_body({"n": [{"numeric": [">", 5]}]}, '{"n": 1%s}' % ("0" * 400))
+
+
+def test_a_key_with_dots_names_nested_objects() -> None:
+    policy = {"a.b.c": ["x"]}
+    for body in (
+        {"a": {"b": {"c": "x"}}},
+        {"a.b.c": "x"},
+        {"a.b": {"c": "x"}},
+        {"a": {"b.c": ["y", "x"]}},
+        {"a": [{"b": 1}, {"b.c": "x"}]},
+    ):
+        assert of_body(policy, body)
+    for body in ({"a": {"b": {"c": "y"}}}, {"a": {"b": "x"}}, {"a.b.c.d": "x"}, {"c": "x"}):
+        assert not of_body(policy, body)
+    assert of_attributes({"a.b": ["x"]}, **{"a.b": "x"})
+
+
+def test_only_outermost_keys_count_for_bodies() -> None:
+    nested = {"state": ["x"], "finding": {name: [{"exists": True}] for name in "abcde"}}
+    parse_filter_policy(json.dumps(nested), "MessageBody")
+    with pytest.raises(PolicyRefused, match="not have more than 5 keys"):
+        parse_filter_policy(json.dumps({name: ["x"] for name in "abcdef"}), "MessageBody")
 
 
 @pytest.mark.parametrize(
@@ -163,17 +185,17 @@ def test_what_cannot_be_obeyed_is_refused(policy: Any) -> None:
     with pytest.raises(PolicyRefused) as caught:
         parse_filter_policy(text)
     assert caught.value.code == "InvalidParameter"
-    assert str(caught.value).startswith("Invalid parameter: FilterPolicy: ")
+    assert str(caught.value).startswith("Invalid parameter: Filter")
 
 
 def test_limits_of_scope_and_size() -> None:
-    with pytest.raises(PolicyRefused, match="not 'Body'"):
+    with pytest.raises(PolicyRefused, match=r"Invalid value \[Body\]"):
         parse_filter_policy("{}", "Body")
     with pytest.raises(PolicyRefused, match="bytes"):
         parse_filter_policy('{"a": ["' + "x" * 262_144 + '"]}')
     assert of_attributes({"a": ["x"] * 15, "b": ["y"] * 10}, a="x", b="y")
     with pytest.raises(
-        PolicyRefused, match="combinations"
+        PolicyRefused, match="too complex"
     ):  # ten values, three levels deep: 10 × 3 × 6
         of_body({"a": {"b": {"c": ["x"] * 10}}, "d": ["y"] * 6}, {})
     many = list(range(200))

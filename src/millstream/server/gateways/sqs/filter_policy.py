@@ -27,6 +27,7 @@ from millstream.server.gateways.sqs.policy_views import (
     no_constant,
     parsed_json,
     refused,
+    refused_as,
     values_of_attributes,
     views_of,
 )
@@ -35,6 +36,8 @@ Scope = Literal["MessageAttributes", "MessageBody"]
 
 POLICY_BYTES_MAX = 256 * 1024
 KEYS_MAX = 5
+"""The most keys of a policy, or of its outermost object if it compares bodies."""
+
 COMBINATIONS_MAX = 150
 NUMBER_MAX = 1_000_000_000
 _RANGE = {(">", "<"), (">", "<="), (">=", "<"), (">=", "<=")}
@@ -81,7 +84,10 @@ class FilterPolicy:
 def parse_filter_policy(text: str, scope: str = "MessageAttributes") -> FilterPolicy:
     """Translate a policy; raise `PolicyRefused` with the reason."""
     if scope not in ("MessageAttributes", "MessageBody"):
-        raise refused(f"FilterPolicyScope must be MessageAttributes or MessageBody, not '{scope}'.")
+        raise refused_as(
+            f"FilterPolicyScope: Invalid value [{scope[:100]}]. Please use either MessageBody or "
+            "MessageAttributes"
+        )
     if len(text.encode("utf-8", "surrogatepass")) > POLICY_BYTES_MAX:
         raise refused(f"The policy has more than {POLICY_BYTES_MAX} bytes.")
     try:
@@ -94,9 +100,9 @@ def parse_filter_policy(text: str, scope: str = "MessageAttributes") -> FilterPo
     try:
         condition = translation.of_object(policy, ())
         if translation.key_count > KEYS_MAX:
-            raise refused(f"The policy has {translation.key_count} keys, more than {KEYS_MAX}.")
-        if (count := _combinations(policy, 1)) > COMBINATIONS_MAX:
-            raise refused(f"The policy has {count} combinations, more than {COMBINATIONS_MAX}.")
+            raise refused(f"Filter policy can not have more than {KEYS_MAX} keys")
+        if _combinations(policy, 1) > COMBINATIONS_MAX:
+            raise refused("Filter policy is too complex")
         compiled = parse(condition) if condition else None
     except RecursionError:
         raise refused("The policy is nested too deeply.") from None
@@ -122,20 +128,20 @@ class _Translation:
     def _of_key(self, key: str, value: Any, path: Path) -> str:
         if key == "$or" and _is_or(value):
             return " OR ".join(f"({self.of_object(branch, path)})" for branch in value)
-        below = (*path, key)
+        below = (*path, *key.split("."))
+        self.key_count += not path  # keys of nested objects do not count
         if isinstance(value, dict):
             if not self._allows_nesting:
-                raise refused(
-                    "Filter policy scope MessageAttributes does not support nested filter policy."
+                raise refused_as(
+                    "Filter policy scope MessageAttributes does not support nested filter policy"
                 )
             if not value:
                 raise refused(f"The object of '{key}' is empty.")
             return self.of_object(value, below)
         if not isinstance(value, list):
-            raise refused(f"'{key}' must be an object or an array.")
+            raise refused(f'"{key}" must be an object or an array')
         if not value:
             raise refused(f"The array of '{key}' is empty.")
-        self.key_count += 1
         node = self.paths
         for segment in below:
             node = node.children.setdefault(segment, PathNode())

@@ -192,9 +192,12 @@ def _fits(request: SqsRequest, parsed: ParsedRequest) -> bool:
 
 
 def _check_method(request: SqsRequest, parsed: ParsedRequest, sender: Sender) -> None:
-    """Refuse a GET that a link in any page could send, unless the action only reads."""
+    """Refuse a GET that a link in any page could send, unless the action only reads.
+
+    `Unsubscribe` is a link in every envelope; a page cannot guess the ARN of a subscription.
+    """
     is_link = request.method == "GET" and not sender.is_signed
-    if is_link and not parsed.action.startswith(("Get", "List")):
+    if is_link and not parsed.action.startswith(("Get", "List", "Unsubscribe")):
         raise SqsError(
             "MissingAuthenticationToken",
             "A GET without a signature may only read: sign the request, or send a POST.",

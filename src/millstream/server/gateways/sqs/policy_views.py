@@ -41,7 +41,12 @@ class PolicyRefused(InvalidInput):
 
 def refused(reason: str) -> PolicyRefused:
     """Return the error of a policy, in the words of SNS."""
-    return PolicyRefused(f"Invalid parameter: FilterPolicy: {reason}", code="InvalidParameter")
+    return refused_as(f"FilterPolicy: {reason}")
+
+
+def refused_as(reason: str) -> PolicyRefused:
+    """Return the error of a policy whose reason says what is wrong with which setting."""
+    return PolicyRefused(f"Invalid parameter: {reason}", code="InvalidParameter")
 
 
 @dataclass(slots=True)
@@ -96,9 +101,9 @@ def views_of(value: Any, node: PathNode, path: Path) -> list[View]:
         return views or [{}]
     if isinstance(value, dict):
         columns = [
-            views_of(value[key], child, (*path, key))
-            for key, child in node.children.items()
-            if key in value
+            views_of(item, child, (*path, *segments))
+            for segments, item in ((key.split("."), item) for key, item in value.items())
+            if (child := _below(node, segments)) is not None
         ]
         _check_count(prod(map(len, columns)))
         return [
@@ -106,6 +111,14 @@ def views_of(value: Any, node: PathNode, path: Path) -> list[View]:
             for combination in product(*columns)
         ]
     return [_leaf(value, path) if node.has_conditions else {}]
+
+
+def _below(node: PathNode, segments: list[str]) -> PathNode | None:
+    """Return the node of a path; a key with dots names nested objects, as SNS compares it."""
+    below: PathNode | None = node
+    for segment in segments:
+        below = None if below is None else below.children.get(segment)
+    return below
 
 
 def _check_count(count: int) -> None:

@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any, NamedTuple
-from urllib.parse import quote
 from uuid import uuid4
 
 from millstream.command import Transact
@@ -172,7 +171,7 @@ def _text_for_queues(message: TopicMessage) -> str:
     try:
         texts = json.loads(text)
     except (ValueError, RecursionError):
-        texts = None
+        raise wrong_parameter("Message Structure - JSON message body failed to parse") from None
     if not isinstance(texts, dict) or not isinstance(texts.get("default"), str):
         raise wrong_parameter("Message Structure - No default entry in JSON message body")
     chosen = texts.get("sqs", texts["default"])
@@ -359,7 +358,7 @@ def _envelope(call: SqsCall, arn: str, topic: KnownTopic, publication: Publicati
     envelope |= {
         "Message": publication.text,
         "Timestamp": at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03}Z",
-        "UnsubscribeURL": f"{call.base}/?Action=Unsubscribe&SubscriptionArn={quote(arn, safe='')}",
+        "UnsubscribeURL": f"{call.base}/?Action=Unsubscribe&SubscriptionArn={arn}",
     }
     if publication.values:
         envelope["MessageAttributes"] = {

@@ -55,6 +55,29 @@ _TOPIC_ATTRIBUTES = frozenset(
     ("DisplayName", "Policy", "DeliveryPolicy", "KmsMasterKeyId", "FifoTopic", "TracingConfig",
      "ContentBasedDeduplication", "SignatureVersion", "FifoThroughputScope")
 )  # fmt: skip
+DEFAULT_ACTIONS = (
+    "GetTopicAttributes", "SetTopicAttributes", "AddPermission", "RemovePermission", "DeleteTopic",
+    "Subscribe", "ListSubscriptionsByTopic", "Publish",
+)  # fmt: skip
+DELIVERY_POLICY = json.dumps(
+    {
+        "http": {
+            "defaultHealthyRetryPolicy": {
+                "minDelayTarget": 20,
+                "maxDelayTarget": 20,
+                "numRetries": 3,
+                "numMaxDelayRetries": 0,
+                "numNoDelayRetries": 0,
+                "numMinDelayRetries": 0,
+                "backoffFunction": "linear",
+            },
+            "disableSubscriptionOverrides": False,
+            "defaultRequestPolicy": {"headerContentType": "text/plain; charset=UTF-8"},
+        }
+    }
+)
+"""The policy that AWS shows of every topic; here it has no effect."""
+
 _SUBSCRIPTION_ATTRIBUTES = frozenset(
     ("RawMessageDelivery", "FilterPolicy", "FilterPolicyScope", "RedrivePolicy", "DeliveryPolicy")
 )
@@ -139,14 +162,27 @@ async def get_topic_attributes(call: SqsCall, request: shapes.TopicRequest) -> d
         "SubscriptionsConfirmed": str(len(topic.record.subscriptions)),
         "SubscriptionsPending": "0",
         "SubscriptionsDeleted": "0",
-        "Policy": json.dumps(
-            {"Version": "2008-10-17", "Id": "__default_policy_ID", "Statement": []}
-        ),
+        "Policy": _default_policy(topic.name),
+        "EffectiveDeliveryPolicy": DELIVERY_POLICY,
         **topic.record.attributes,
     }
     if topic.name.is_fifo:
         attributes.setdefault("ContentBasedDeduplication", "false")
     return {"Attributes": attributes}
+
+
+def _default_policy(name: TopicName) -> str:
+    """Return the policy that AWS shows of a topic whose maker has set none."""
+    statement = {
+        "Sid": "__default_statement_ID",
+        "Effect": "Allow",
+        "Principal": {"AWS": "*"},
+        "Action": [f"SNS:{action}" for action in DEFAULT_ACTIONS],
+        "Resource": name.arn,
+        "Condition": {"StringEquals": {"AWS:SourceOwner": name.account}},
+    }
+    policy = {"Version": "2008-10-17", "Id": "__default_policy_ID", "Statement": [statement]}
+    return json.dumps(policy)
 
 
 async def _readable(call: SqsCall, topic: KnownTopic) -> KnownTopic:
@@ -195,7 +231,7 @@ async def subscribe(call: SqsCall, request: shapes.SubscribeRequest) -> dict[str
             "Endpoint Reason: FIFO SQS Queues can not be subscribed to standard SNS topics"
         )
     attributes = {key: value for key, value in request.attributes.items() if value != ""}
-    _check_subscription(attributes)
+    _check_subscription(attributes, of="Attributes Reason: ")
     chosen: list[str] = []
 
     def alter(record: TopicRecord) -> TopicRecord:
@@ -215,17 +251,20 @@ async def subscribe(call: SqsCall, request: shapes.SubscribeRequest) -> dict[str
     return {"SubscriptionArn": f"{topic.name.arn}:{chosen[0]}"}
 
 
-def _check_subscription(attributes: Mapping[str, str]) -> None:
+def _check_subscription(attributes: Mapping[str, str], *, of: str = "") -> None:
+    """Refuse wrong attributes; `of` begins the reason."""
     for name in attributes:
         if name not in _SUBSCRIPTION_ATTRIBUTES:
             raise wrong_parameter(f"AttributeName Reason: {name[:100]!r} is no such attribute")
-    if attributes.get("RawMessageDelivery", "true").lower() not in ("true", "false"):
-        raise wrong_parameter("Attributes Reason: RawMessageDelivery must be true or false")
+    raw = attributes.get("RawMessageDelivery", "true")
+    if raw.lower() not in ("true", "false"):
+        reason = f"RawMessageDelivery: Invalid value [{raw[:100]}]. Must be true or false."
+        raise wrong_parameter(f"{of}{reason}")
     scope = attributes.get("FilterPolicyScope", "MessageAttributes")
     try:
         parse_filter_policy(attributes.get("FilterPolicy", "{}"), scope)
     except PolicyRefused as error:
-        raise SnsError("InvalidParameter", error.message) from None
+        raise wrong_parameter(of + error.message.removeprefix("Invalid parameter: ")) from None
 
 
 async def unsubscribe(call: SqsCall, request: shapes.SubscriptionRequest) -> None:
@@ -302,6 +341,8 @@ async def get_subscription_attributes(
     }
     if "FilterPolicy" in attributes:
         attributes.setdefault("FilterPolicyScope", "MessageAttributes")
+    else:
+        attributes.pop("FilterPolicyScope", None)  # AWS shows it with a policy only
     return {"Attributes": attributes}
 
 
@@ -313,6 +354,8 @@ async def set_subscription_attributes(
     name, value = request.attribute_name or "", request.attribute_value
     if name not in _SUBSCRIPTION_ATTRIBUTES:
         raise wrong_parameter("AttributeName")
+    if name == "RawMessageDelivery":
+        _check_subscription({name: value})  # never empty
 
     def alter(record: TopicRecord) -> TopicRecord:
         if key not in record.subscriptions:

@@ -60,7 +60,7 @@ class Subscription(Struct, frozen=True, omit_defaults=True):
     @property
     def is_raw(self) -> bool:
         """Whether the queue gets the message itself, and not an envelope with it."""
-        return self.attributes.get("RawMessageDelivery") == "true"
+        return self.attributes.get("RawMessageDelivery", "").lower() == "true"
 
 
 class TopicRecord(Struct, frozen=True, omit_defaults=True):
@@ -138,6 +138,10 @@ def topic_of_log(log: str, home: HomePlace) -> TopicName | None:
 
 def parsed_arn(arn: str | None, parameter: str = "TopicArn") -> tuple[TopicName, str]:
     """Return the topic of an ARN, and the id of the subscription that the ARN ends with."""
+    if (count := len((arn or "").split(":"))) < 6:
+        raise wrong_parameter(
+            f"{parameter} Reason: An ARN must have at least 6 elements, not {count}"
+        )
     match = _ARN.fullmatch(arn or "")
     if match is None or not is_topic_name(match[3]):
         raise wrong_parameter(f"{parameter} Reason: no valid ARN of SNS: {(arn or '')[:200]}")
