@@ -204,15 +204,15 @@ def _header_form(texts: OptionTexts) -> str:
 def _typed_options(texts: OptionTexts) -> tuple[bool, bool, str]:
     """Return how values of logs with a schema are read: as bytes, as columns, and in which mode."""
     raw_values, columns = texts.flag("rawValues", False), texts.flag("columns", False)
-    if raw_values and columns:
-        raise InvalidInput("options rawValues and columns: expected only one of them")
     mode = texts.text("mode").upper() or "PERMISSIVE"
     if mode not in MODES:
         raise texts.wrong("mode", f"one of {', '.join(MODES)}")
-    if columns and (
-        texts.text("archive") or texts.text("queue") or texts.flag("metadataOnly", False)
-    ):
-        raise InvalidInput("option columns: is for the values of logs that have a schema")
+    if columns or mode != "PERMISSIVE":
+        typed = "columns" if columns else "mode"
+        if raw_values:
+            raise InvalidInput(f"options rawValues and {typed}: expected only one of them")
+        if texts.text("archive") or texts.text("queue") or texts.flag("metadataOnly", False):
+            raise InvalidInput(f"option {typed}: is for the values of logs that have a schema")
     return raw_values, columns, mode
 
 

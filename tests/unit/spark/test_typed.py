@@ -403,6 +403,31 @@ def test_bytes_are_read_by_an_option_by_a_schema_and_of_logs_that_differ(path: s
         read(path, rawValues="true", columns="true")
 
 
+def test_a_mode_is_refused_where_values_are_bytes(path: str) -> None:
+    for columns in (("value",), ("offset",)):
+        with pytest.raises(InvalidInput, match="option mode: expected logs with one and the same"):
+            read(path, *columns, subscribe="orders,plain", mode="FAILFAST")
+    with pytest.raises(InvalidInput, match="rawValues and mode"):
+        read(path, rawValues="true", mode="DROPMALFORMED")
+    with pytest.raises(InvalidInput, match="option mode: is for the values"):
+        read(path, metadataOnly="true", mode="DROPMALFORMED")
+
+
+def test_fields_of_many_named_logs_are_columns(tmp_path: Path) -> None:
+    place, names = str(tmp_path / "rows.db"), [f"log {number}" for number in range(101)]
+    with millstream.open(place) as ms:
+        for name in names:
+            ms.log(name, schema={"type": "object", "properties": {"id": {"type": "integer"}}})
+            ms.log(name).append({"id": 1})
+    rows = read(place, "id", subscribe=",".join(names), columns="true")
+    assert [row["id"] for row in rows] == [1] * 101
+
+
+def test_the_column_of_misfits_has_a_name_of_its_own(path: str) -> None:
+    with pytest.raises(InvalidInput, match="'offset' is a column of all logs"):
+        read(path, columnNameOfCorruptRecord="offset")
+
+
 def test_batches_whose_records_are_all_left_out_are_joined(tmp_path: Path) -> None:
     place = str(tmp_path / "rows.db")
     with millstream.open(place) as ms:

@@ -99,6 +99,11 @@ def check_schema(schema: StructType, options: ReadOptions) -> None:
             )
         if given_type != expected_type:
             raise InvalidInput(f"column {field.name!r} is {expected_type}, not {given_type}")
+        if field.name == "value" and options.mode != "PERMISSIVE":
+            raise InvalidInput(
+                "option mode: is for the values of logs that have a schema, and the column value is "
+                "binary; leave one of them out"
+            )
 
 
 def _is_typed(field: StructField, options: ReadOptions, types: dict[str, str]) -> bool:

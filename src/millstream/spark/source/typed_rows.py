@@ -32,9 +32,9 @@ def value_fields(options: ReadOptions) -> spark.StructType | None:
     Whatever keeps a store from being asked is left to the planning of the read, which says it.
     """
     may_be_typed = options.values and not (options.raw_values or options.queue or options.archive)
-    if not may_be_typed or len(options.logs) > NAMED_MAX:
-        return None
-    if options.pattern and not options.columns:
+    must_be_typed = options.columns or options.mode != "PERMISSIVE"
+    has_many = options.pattern or len(options.logs) > NAMED_MAX
+    if not may_be_typed or (has_many and not must_be_typed):
         return None
     try:
         with reading(options.place) as session:
@@ -44,12 +44,18 @@ def value_fields(options: ReadOptions) -> spark.StructType | None:
         return None
     first = schemas[0] if schemas else None
     if first is None or any(schema != first for schema in schemas):
-        if options.columns:
+        if must_be_typed:
+            shown = ", ".join(names[:10]) + ("" if len(names) <= 10 else ", …")
             raise InvalidInput(
-                "option columns: expected logs with one and the same schema, and "
-                f"{', '.join(names) or 'none'} have not; read them without it"
+                f"option {'columns' if options.columns else 'mode'}: expected logs with one and the "
+                f"same schema, and {shown or 'none'} have not; read them without it"
             )
         return None
+    if options.corrupt_column in (*PLAIN, "value"):
+        raise InvalidInput(
+            f"option columnNameOfCorruptRecord: {options.corrupt_column!r} is a column of all logs; "
+            "choose another name"
+        )
     fields = spark_struct(first)
     taken = {*PLAIN, options.corrupt_column}
     if options.columns and (both := [name for name in fields.names if name in taken]):
