@@ -7,6 +7,7 @@ import os
 import threading
 from itertools import count
 from pathlib import Path
+from typing import cast
 
 import apsw
 import msgspec
@@ -25,9 +26,11 @@ from millstream.backup.restore import restore
 from millstream.backup.run import BackupReport, back_up
 from millstream.backup.verify import verify
 from millstream.clock import SystemClock
+from millstream.engine.open import open_engine
+from millstream.engine.sqlite.engine import SqliteEngine
 from millstream.engine.sqlite.options import SqliteOptions
 from millstream.errors import CannotOpen, CorruptionError, InvalidInput, Overloaded
-from millstream.testing import SimulatedClock
+from millstream.testing import Probe, SimulatedClock
 from tests.unit.store.test_store_copy import fill, names_in, rows_of
 
 HOUR_MS = 3_600_000
@@ -345,3 +348,29 @@ def test_a_changed_chunk_of_version_1_is_noticed(source: Path, place: Path, tmp_
     with pytest.raises(CorruptionError, match="is not as it was written"):
         restore(place, tmp_path / "b.db")
     assert not (tmp_path / "b.db").exists()
+
+
+def test_the_page_that_sqlite_never_writes_is_not_missed(source: Path) -> None:
+    """SQLite leaves out the page at 1 GiB, whose bytes it locks, when a file grows beyond it."""
+    with source.open("r+b") as file:
+        header = file.read(100)
+        page_bytes = int.from_bytes(header[16:18], "big")
+        pages = 2**30 // page_bytes - 3
+        file.seek(28)
+        file.write(pages.to_bytes(4, "big"))
+        file.truncate(pages * page_bytes)
+    with millstream.open(source) as ms:
+        Probe(ms).pause_keeper()
+        with ms.transaction() as tx:
+            tx.sql("CREATE TABLE large (data BLOB)")
+            tx.sql("INSERT INTO large VALUES (randomblob(?))", (20 * page_bytes,))
+        engine = cast(SqliteEngine, open_engine(source, mode="r"))
+        try:
+            with engine.pages() as (snapshot, _):
+                lock_page = 2**30 // page_bytes + 1
+                assert snapshot.pages > lock_page
+                around = snapshot.read(lock_page - 10, 20)
+        finally:
+            engine.close()
+    assert around[10 * page_bytes : 11 * page_bytes] == bytes(page_bytes)
+    assert around[11 * page_bytes : 12 * page_bytes] != bytes(page_bytes)

@@ -38,6 +38,9 @@ FRAMES_PER_READ = 256
 BUSY_S = 0.001
 """The pause before the next look at a log that a checkpoint has locked."""
 
+LOCK_AT = 0x40000000
+"""The place of the page whose bytes SQLite locks. SQLite never writes this page."""
+
 _FILE, _WAL = 0, 1
 _FRAME_START = struct.Struct(">2I8s")
 
@@ -163,7 +166,7 @@ class PageSnapshot:
         for at in range(start, start + size, self.page_bytes):
             number = at // self.page_bytes + 1
             is_complete, page = self._connection.read("main", _FILE, at, self.page_bytes)
-            if not is_complete and number not in framed:
+            if not is_complete and number not in framed and at != LOCK_AT:
                 raise damaged(self.place, f"the file was cut: page {number:,} is missing")
             pieces.append(page)
         return b"".join(pieces)
