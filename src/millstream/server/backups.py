@@ -70,7 +70,7 @@ class ServerBackups:
         while not self._stop.is_set():
             try:
                 work()
-            except (MillstreamError, OSError) as error:
+            except Exception as error:  # a thread that ended would make no backup any more
                 self._note_failure(error)
                 self._stop.wait(min(RETRY_S, self._settings.backup_every_s))
 

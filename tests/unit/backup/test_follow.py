@@ -347,6 +347,25 @@ def test_a_read_that_fails_is_repeated_and_leaves_no_hole(
     check_all(writer, place, tmp_path, since=since)
 
 
+def test_a_commit_that_is_too_large_to_copy_begins_a_new_chain(
+    calm_writer: Writer, path: Path, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wal_follower, "COPY_BYTES_MAX", 1 << 18)
+    with followed(path, place) as follower:
+        follower.step()
+        calm_writer.write(2)
+        follower.step()
+        with calm_writer.ms.transaction() as tx:
+            tx.append("large", b"x" * (1 << 19))
+        calm_writer.write(1)
+        follower.step()
+        calm_writer.write(1)
+        seq = follower.step().seq
+    assert len(BackupPlace(place).points()) == 2
+    assert verify(place).damage == []
+    assert restored_values(place, tmp_path / "b.db", seq) == calm_writer.values
+
+
 def test_frames_are_copied_before_a_restart_could_hide_them(
     calm_writer: Writer, path: Path
 ) -> None:

@@ -41,11 +41,14 @@ FIX_TRIES = 20
 RESTART_BYTES = 16 * MiB
 """The size of the WAL beyond which it is restarted in the turn of a writer."""
 
+COPY_BYTES_MAX = 1024 * MiB
+"""Most bytes that are copied at once, into memory. SQLite reads less than 2 GiB at once."""
+
 _WAL = 1
 
 
 class WalGap(StoreError):
-    """Frames were overwritten before they were copied."""
+    """Frames were overwritten before they were copied, or are too many to copy."""
 
 
 class WalPiece(NamedTuple):
@@ -193,6 +196,8 @@ class WalFollower:
         if not count:
             self.position = position
             return []
+        if count * self._step > COPY_BYTES_MAX:
+            raise WalGap("the write-ahead log has more new frames than can be copied at once")
         start = HEADER_BYTES + (first - 1) * self._step
         is_complete, data = self._observer.read("main", _WAL, start, count * self._step)
         if (
