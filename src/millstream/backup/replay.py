@@ -93,9 +93,12 @@ class _Pages:
         os.ftruncate(self._descriptor, commit[-1].pages * self._bytes)
 
     def kept(self, commit: list[Frame]) -> list[Frame]:
-        """Return the present content of the pages that a commit writes, as a commit that undoes it."""
+        """Return the present content of the pages that a commit writes or cuts off, as a commit that
+        undoes it.
+        """
         count = os.fstat(self._descriptor).st_size // self._bytes
-        numbers = sorted({frame.page for frame in commit if frame.page <= count} | {1})
+        written = {frame.page for frame in commit if frame.page <= count}
+        numbers = sorted({1, *written, *range(commit[-1].pages + 1, count + 1)})
         return [
             Frame(
                 number, count, os.pread(self._descriptor, self._bytes, (number - 1) * self._bytes)

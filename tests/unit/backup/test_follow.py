@@ -170,6 +170,34 @@ def test_a_time_means_the_newest_commit_at_it(path: Path, place: Path, tmp_path:
             assert ms.log("x").end_offset() == count
 
 
+def test_a_time_before_a_commit_that_shrinks_the_file(
+    path: Path, place: Path, tmp_path: Path
+) -> None:
+    clock = SimulatedClock(1_000_000)
+    with closing(apsw.Connection(str(path))) as application:
+        application.pragma("auto_vacuum", 1)
+        application.execute("CREATE TABLE mine (a)")
+    with millstream.open(path, clock=clock, adopt=True) as ms:
+        Probe(ms).pause_keeper()
+        with followed(path, place, clock) as follower:
+            follower.step()
+            with ms.transaction() as tx:
+                tx.append("x", b"kept")
+                for _ in range(50):
+                    tx.sql("INSERT INTO mine VALUES (randomblob(9000))")
+            rows = ms.sql("SELECT a FROM mine").rows
+            clock.advance(60)
+            with ms.transaction() as tx:
+                tx.append("x", b"later")
+                tx.sql("DELETE FROM mine WHERE rowid % 2 = 0")
+            follower.step()
+    restore(place, tmp_path / "b.db", at=RestoreMoment(time_ms=1_030_000))
+    assert doctor.examine(tmp_path / "b.db").healthy
+    with millstream.open(tmp_path / "b.db") as ms:
+        assert [record.value for record in ms.log("x").read()] == [b"kept"]
+        assert ms.sql("SELECT a FROM mine").rows == rows
+
+
 def test_a_follower_that_starts_again_continues_its_chain(
     calm_writer: Writer, path: Path, place: Path, tmp_path: Path
 ) -> None:
