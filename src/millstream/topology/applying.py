@@ -70,7 +70,7 @@ def apply(
     first: TopologyPlan | None = None
     work, leases_hold = Work(), True
     for attempt in range(ATTEMPTS):
-        stored = read_stored(ms, _tables(target))
+        stored = read_stored(ms, _tables(target, prune=prune))
         now_ms = ms.session.clock.wall_ms()
         current = compare(target, stored, prune=prune, now_ms=now_ms)
         current.check()
@@ -112,7 +112,7 @@ def _valid(work: Work, stored: StoredTopology) -> dict[str, str]:
 def plan(ms: Millstream, topology: Source, *, prune: bool = False) -> TopologyPlan:
     """Return the changes that `apply` would make, and the changes that it would refuse."""
     target = read_topology(topology, ms.session.clock.wall_ms())
-    stored = read_stored(ms, _tables(target))
+    stored = read_stored(ms, _tables(target, prune=prune))
     return compare(target, stored, prune=prune, now_ms=ms.session.clock.wall_ms())
 
 
@@ -125,8 +125,10 @@ def dump(ms: Millstream, *, leave_out: Leave | None = None) -> Document:
     return document_of(read_stored(ms, leave_out=leave_out), ms.session.clock.wall_ms())
 
 
-def _tables(target: Topology) -> list[str]:
-    return [table for table in TABLES if getattr(target, table) is not None]
+def _tables(target: Topology, *, prune: bool) -> list[str]:
+    """Return the tables to read. A deletion of logs looks at all queues, whose own logs stay."""
+    tables = [table for table in TABLES if getattr(target, table) is not None]
+    return [*tables, "queues"] if prune and target.logs is not None else tables
 
 
 def read_topology(source: Source, now_ms: int) -> Topology:

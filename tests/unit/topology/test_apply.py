@@ -243,6 +243,8 @@ def test_prune_keeps_the_logs_that_a_queue_names(ms: Millstream) -> None:
     ms.log("dead").append(b"letter")
     ms.queue("mail").put(b"a")
     assert topology.apply(ms, file, prune=True).plan.changes == []
+    assert topology.plan(ms, {"logs": {}}, prune=True).changes == []
+    assert topology.apply(ms, {"logs": {}}, prune=True).plan.changes == []
     assert len(ms.log("dead")) == 1
     assert set(topology.dump(ms)["logs"]) == {"dead", "moves"}
     topology.apply(ms, {"logs": {}, "queues": {}}, prune=True)
