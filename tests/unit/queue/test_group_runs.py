@@ -31,8 +31,40 @@ def run(queue: Queue, count: int) -> list[bytes]:
 
 def test_a_run_has_several_messages_of_a_group_in_order(queue: Queue) -> None:
     put(queue, "a1 a2 b1 a3 b2")
-    assert run(queue, 10) == [b"a1", b"a2", b"b1", b"a3", b"b2"]
+    assert run(queue, 10) == [b"a1", b"a2", b"a3", b"b1", b"b2"]
     assert run(queue, 10) == []
+
+
+def test_a_run_gathers_the_messages_of_a_group(queue: Queue) -> None:
+    put(queue, "a1 b1 b2 c1 a2 d1")
+    assert run(queue, 3) == [b"a1", b"a2", b"b1"]
+    assert run(queue, 9) == [b"c1", b"d1"]
+
+
+def test_the_others_are_left_to_other_consumers(queue: Queue) -> None:
+    put(queue, "a1 b1 a2 b2 a3 b3 c1 a4")
+    first = queue.claim(3, group_runs=True)
+    assert values(first) == [b"a1", b"a2", b"a3"]
+    second = queue.claim(3, group_runs=True)
+    assert values(second) == [b"b1", b"b2", b"b3"]
+    assert run(queue, 3) == [b"c1"]
+    queue.ack([*first, *second])
+    assert run(queue, 3) == [b"a4"]
+
+
+def test_a_run_sets_few_messages_aside(ms: Millstream) -> None:
+    queue = ms.queue("many", group_by="g")
+    put(queue, "a1 b1 c1 d1 e1 f1 g1 h1 i1 j1 k1 a2")
+    assert run(queue, 2) == [b"a1", b"b1"]
+
+
+def test_a_message_of_the_group_that_is_not_due_ends_the_gathering(
+    queue: Queue, clock: SimulatedClock
+) -> None:
+    put(queue, "a1 b1")
+    queue.put(b"a2", group="a", delay=5)
+    put(queue, "b2 a3 c1")
+    assert run(queue, 10) == [b"a1", b"b1", b"b2", b"c1"]
 
 
 def test_the_group_waits_until_the_whole_run_has_ended(queue: Queue) -> None:

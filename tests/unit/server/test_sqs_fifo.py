@@ -52,8 +52,14 @@ def receive(sqs: Any, queue: str, count: int = 10, **options: Any) -> dict[str, 
 
 def test_a_receive_holds_several_messages_of_a_group(sqs: Any, queue: str) -> None:
     received = receive(sqs, queue)
-    assert list(received) == ["a1", "a2", "b1", "a3", "b2"]
+    assert list(received) == ["a1", "a2", "a3", "b1", "b2"]
     assert receive(sqs, queue) == {}
+
+
+def test_a_receive_is_filled_with_one_group_first(sqs: Any, queue: str) -> None:
+    received = receive(sqs, queue, 3)
+    assert list(received) == ["a1", "a2", "a3"]
+    assert list(receive(sqs, queue, 3)) == ["b1", "b2"]
 
 
 def test_a_group_is_blocked_until_all_its_messages_are_deleted(sqs: Any, queue: str) -> None:

@@ -209,7 +209,7 @@ class Index:
         """Claim the members behind a claimed head, in order, if the claim takes runs of an ordered
         group; yield their claim ids.
         """
-        if not name or not self.takes_runs or not self._caps.is_ordered(name):
+        if not name or not self.may_run(name):
             return
         group = self._group(name)
         while count_max and group.now.waiting and self._caps.may_claim(group):
@@ -268,13 +268,17 @@ class Index:
             return True
         return count == 1 and self._class(name) == QUIET
 
+    def may_run(self, name: str) -> bool:
+        """Return whether the claim takes several messages of a group."""
+        return self.takes_runs and self._caps.is_ordered(name)
+
     def _is_run(self, name: str, in_flight: int) -> bool:
         """Return whether the claim may take several messages of an ordered group.
 
         The group must have had none in flight before this claim.
         """
         may_begin = not in_flight or name in self._run_groups
-        return self.takes_runs and may_begin and self._caps.is_ordered(name)
+        return may_begin and self.may_run(name)
 
     def _admit(self, name: str, count: int) -> None:
         """Count messages of a group as in flight, and as claims that its rate must pay for."""
