@@ -210,6 +210,17 @@ def test_a_value_that_does_not_fit_stays_as_bytes(table: Table) -> None:
     ]
 
 
+@pytest.mark.parametrize("kind", [m.StructType(), m.ListType(items=m.StructType()), None])
+def test_values_stay_where_a_field_has_no_column(table: Table, kind: m.AnyOf | None) -> None:
+    fields = () if kind is None else (*SCHEMA.fields, m.SchemaField(name="meta", type=kind))
+    table.typed["orders"] = typed_columns(m.StructType(fields=fields))
+    table.columns = table.sink.prepare(union([base_columns(), table.typed["orders"].fields()]))
+    meta = b"[{}]" if isinstance(kind, m.ListType) else b'{"a": 1}'
+    value = b'{"id": 1, "meta": %s}' % meta
+    table.append(batch(0, [value]))
+    assert [(row["value"], row["_corrupt"]) for row in table.rows()] == [(value, None)]
+
+
 def test_columns_are_added_and_their_types_never_change(table: Table) -> None:
     table.append(orders(0, 3))
     text = m.SchemaField(name="note", type=m.TextType(), required=False)

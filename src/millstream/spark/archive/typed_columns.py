@@ -37,6 +37,8 @@ class TypedColumns:
     """The decoded fields, by their names in the schema."""
     names: tuple[str, ...]
     """The name of each field's column."""
+    have_all_fields: bool
+    """Whether no field of the schema, at any level, lacks a form in Parquet."""
 
     def fields(self) -> list[pa.Field]:
         """Return the columns, and last the column of values that do not fit."""
@@ -71,7 +73,13 @@ def typed_columns(schema: model.StructType) -> TypedColumns:
             name = f"value_{name}"
         names_used.add(name.lower())
         names.append(name)
-    return TypedColumns(schema, pa.struct(stored), tuple(names))
+    return TypedColumns(schema, pa.struct(stored), tuple(names), _has_form(schema))
+
+
+def _has_form(schema: model.AnyOf) -> bool:
+    """Return whether a type and all types inside it have a form in Parquet."""
+    inner = model.inner_types(schema)
+    return column_type(schema) is not None and all(_has_form(kind) for _, kind in inner)
 
 
 def column_type(schema: model.AnyOf) -> pa.DataType | None:

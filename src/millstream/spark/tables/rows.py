@@ -1,7 +1,8 @@
 """Rows of a continuous table: what tasks make of the records of a batch.
 
 Records of a log with a schema have a column for each field, and no `value`; a record that does not fit
-has its text in `_corrupt` and its bytes in `value`. Records of other logs have `value` alone.
+has its text in `_corrupt` and its bytes in `value`. Where a field has no column, all records have their
+`value` as well. Records of other logs have `value` alone.
 """
 
 from __future__ import annotations
@@ -63,9 +64,10 @@ def table_rows(rows: pa.RecordBatch, columns: TypedColumns | None) -> pa.RecordB
     is_deleted = rows.column("value").is_null()
     if columns is not None:
         rows = columns.added_to(rows)
-        fits = rows.column(CORRUPT).is_null()
-        value = pc.if_else(fits, pa.scalar(None, pa.binary()), rows.column("value"))
-        rows = rows.set_column(rows.schema.get_field_index("value"), "value", value)
+        if columns.have_all_fields:
+            fits = rows.column(CORRUPT).is_null()
+            value = pc.if_else(fits, pa.scalar(None, pa.binary()), rows.column("value"))
+            rows = rows.set_column(rows.schema.get_field_index("value"), "value", value)
     return rows.append_column(DELETED, is_deleted)
 
 
