@@ -75,6 +75,8 @@ class Signature(Generic[R]):
 
     def then(self, follower: Signature[S]) -> Signature[S]:
         """Return the chain in which a call follows, with the result as its first argument."""
+        if not isinstance(follower, Signature):
+            raise InvalidInput(f"a call of a task follows, as in f.s(), not {follower!r:.100}")
         chain: Signature[S] = Signature(
             self.store, self.tasks[0], self._args, self._kwargs, self._priority
         )

@@ -177,7 +177,7 @@ class Task(Generic[P, R, C]):
         """Return a call of this task, to chain or to gather.
 
         The first argument of a call that follows another is the result of the call before: leave it
-        out. The arguments are checked when the chain or the group is put.
+        out. The arguments are checked by `then`, or when the chain or the group is put.
         """
         return Signature(self._jobs, self.definition, args, kwargs, self._options.priority)
 

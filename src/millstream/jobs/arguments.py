@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Mapping
+from functools import cached_property
 from math import isfinite
 from typing import Any, NamedTuple, get_type_hints
 
@@ -68,9 +69,7 @@ class Arguments:
             raise self._refuse_encoding(self._bound(args, kwargs), error) from None
         self._fields_of(encoded)
         if self._unannotated:
-            named_arguments = self._bound(args, kwargs)
-            for name in self._unannotated & named_arguments.keys():
-                self._check_plain(name, named_arguments[name])
+            self._check_unannotated(self._bound(args, kwargs))
         return encoded
 
     def canonical(self, encoded: bytes, names: Collection[str] = ()) -> bytes:
@@ -137,9 +136,12 @@ class Arguments:
             ) from None
         del bound[first.name]
         try:
-            return self._encoder.encode(bound)
+            encoded = self._encoder.encode(bound)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise self._refuse_encoding(bound, error) from None
+        self._fields_of(encoded, self._following_decoder)
+        self._check_unannotated(bound)
+        return encoded
 
     def decode(self, encoded: bytes) -> BoundCall:
         """Return the arguments of a stored call; raise `InvalidInput` if they do not fit."""
@@ -153,14 +155,26 @@ class Arguments:
         bound = inspect.BoundArguments(self._signature, named_arguments)
         return BoundCall(bound.args, bound.kwargs)
 
-    def _fields_of(self, encoded: bytes) -> Any:
+    @cached_property
+    def _following_decoder(self) -> msgspec.json.Decoder[Any]:
+        """The decoder of all arguments but the first."""
+        shape = msgspec.defstruct(
+            "Arguments", self._fields[1:], kw_only=True, forbid_unknown_fields=True
+        )
+        return msgspec.json.Decoder(shape)
+
+    def _fields_of(self, encoded: bytes, decoder: msgspec.json.Decoder[Any] | None = None) -> Any:
         """Return the arguments as a struct with a field per parameter."""
         try:
-            return self._decoder.decode(encoded)
+            return (decoder or self._decoder).decode(encoded)
         except msgspec.MsgspecError as error:
             raise InvalidInput(
                 f"task {self._task!r}: {_in_words(str(error))}; it takes {self._parameters_text()}"
             ) from None
+
+    def _check_unannotated(self, named_arguments: Mapping[str, Any]) -> None:
+        for name in self._unannotated & named_arguments.keys():
+            self._check_plain(name, named_arguments[name])
 
     def _check_plain(self, name: str, value: Any) -> None:
         """Refuse a value that would arrive as another value, because no annotation restores it."""
@@ -190,10 +204,10 @@ class Arguments:
                 f"task {self._task!r}: an annotation names {error.name!r}, which its module does not "
                 "define; import it at the top of the module, not only for the type checker"
             ) from None
-        fields = [_field(p, hints.get(p.name, Any)) for p in self._parameters.values()]
+        self._fields = [_field(p, hints.get(p.name, Any)) for p in self._parameters.values()]
         try:
             shape = msgspec.defstruct(
-                "Arguments", fields, kw_only=not self._is_simple, forbid_unknown_fields=True
+                "Arguments", self._fields, kw_only=not self._is_simple, forbid_unknown_fields=True
             )
             msgspec.json.Decoder(shape)
             return shape

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -350,6 +351,12 @@ def test_wrong_chains_and_groups_are_refused(jobs: Jobs, add: Any) -> None:
         add.s(1, 2).then(add.s(1, 2, 3))
     with pytest.raises(InvalidInput, match="argument 'a': expected `int`"):
         add.s("1", 2).put()
+    with pytest.raises(InvalidInput, match="argument 'b': expected `int`, got `str`"):
+        add.s(1, 2).then(add.s("2"))
+    with pytest.raises(InvalidInput, match="argument 'when' contains"):
+        add.s(1, 2).then(jobs.task(name="plain")(lambda n, when=0: None).s(date(2026, 1, 1)))
+    with pytest.raises(InvalidInput, match="a call of a task follows"):
+        add.s(1, 2).then(add)
     with pytest.raises(InvalidInput, match="is unique, so it can only be the first of a chain"):
         add.s(1, 2).then(unique.s())
     with pytest.raises(InvalidInput, match="a group has from 1 to 10,000 members"):
