@@ -318,7 +318,7 @@ class Runner:
         """Return how an attempt ends; `tries` holds all attempts before a possible last attempt."""
         if run.context.is_cancel_requested:
             return Verdict("nack", CANCEL_REASON, 0)
-        if isinstance(error, asyncio.CancelledError):
+        if isinstance(error, asyncio.CancelledError) and _is_worker_cancelling():
             return Verdict("nack", CANCELLED, 0)
         attempts_max = run.task.options.max_attempts
         is_last = tries is not None and counted_attempts(tries) >= attempts_max
@@ -337,6 +337,15 @@ class Runner:
                     is_left_running=run.is_overdue and not run.is_given_up,
                 )
             )
+
+
+def _is_worker_cancelling() -> bool:
+    """Whether the worker has cancelled this coroutine. A task may also raise a `CancelledError` alone."""
+    try:
+        running = asyncio.current_task()
+    except RuntimeError:
+        return False  # a thread, which runs a plain function
+    return running is not None and running.cancelling() > 0
 
 
 def _needs_store(run: JobAttempt) -> bool:

@@ -173,6 +173,25 @@ def test_some_errors_fail_a_job_at_once(jobs: Jobs, error: BaseException) -> Non
     assert job.state() == "failed"
 
 
+@pytest.mark.parametrize("is_async", [True, False])
+def test_a_task_that_raises_a_cancelled_error_alone_uses_up_its_attempts(
+    jobs: Jobs, is_async: bool
+) -> None:
+    def plain() -> None:
+        raise asyncio.CancelledError
+
+    async def coroutine() -> None:
+        waiting = asyncio.create_task(asyncio.sleep(60))
+        waiting.cancel()
+        await waiting
+
+    task = jobs.task(name="t", max_attempts=3, backoff=0)(coroutine if is_async else plain)
+    job = task.put()
+    outcomes = [r.outcome for r in drained(jobs) if isinstance(r, JobFinished)]
+    assert outcomes == ["retried", "retried", "failed"]
+    assert job.state() == "failed"
+
+
 def test_retry_names_the_delay_and_counts_as_an_attempt(jobs: Jobs) -> None:
     attempts = []
 
