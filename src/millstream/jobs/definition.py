@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
 from millstream.errors import InvalidInput
 from millstream.header import HeaderValue
@@ -30,12 +30,11 @@ class TaskDefinition:
         self.name = name
         self.options = options
         self.context_parameter = _context_parameter(function, name)
-        first = next(iter(inspect.signature(function).parameters.values()), None)
-        self._takes_context_first = (
-            first is not None
-            and first.name == self.context_parameter
-            and first.kind is not first.KEYWORD_ONLY
-        )
+        self._parameters = dict(inspect.signature(function).parameters)
+        self._context_at = _position_of(self.context_parameter, self._parameters)
+        context = self._parameters.pop(self.context_parameter or "", None)
+        self.needs_context = context is not None and context.default is context.empty
+        """Whether a call needs the context of a job."""
         self.arguments = Arguments(function, name, self.context_parameter)
         self.is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(
             function
@@ -86,22 +85,21 @@ class TaskDefinition:
         encoded = self.arguments.canonical(encoded, self.options.unique_by)
         return f"{self.name} {hashlib.blake2b(encoded, digest_size=16).hexdigest()}"
 
-    def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], context: JobContext) -> Any:
+    def call(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], context: JobContext | None
+    ) -> Any:
         """Call the function, with the context if a parameter asks for the context."""
         if self.context_parameter is None:
             return self.function(*args, **kwargs)
-        if self._takes_context_first:
-            return self.function(context, *args, **kwargs)
+        at = self._context_at
+        if at is not None and at <= len(args):
+            return self.function(*args[:at], context, *args[at:], **kwargs)
         return self.function(*args, **{**kwargs, self.context_parameter: context})
-
-    def _parameters(self) -> dict[str, inspect.Parameter]:
-        parameters = inspect.signature(self.function).parameters
-        return {name: p for name, p in parameters.items() if name != self.context_parameter}
 
     def _limit_key(self) -> LimitKey | None:
         if self.options.limits is None:
             return None
-        key, parameters = self.options.limits.key, self._parameters()
+        key, parameters = self.options.limits.key, self._parameters
         check_parameter(self.name, key, parameters)
         default = parameters[key.parameter].default
         if default is inspect.Parameter.empty:
@@ -109,7 +107,7 @@ class TaskDefinition:
         return LimitKey(key.path, key.of_default(default))
 
     def _check_key(self) -> None:
-        parameter_names = list(self._parameters())
+        parameter_names = list(self._parameters)
         for name in self.options.unique_by:
             if name not in parameter_names:
                 raise InvalidInput(
@@ -124,9 +122,20 @@ def _context_parameter(function: Callable[..., Any], task: str) -> str | None:
         hints = get_type_hints(function)
     except NameError:
         return None  # `Arguments` explains the wrong annotation
-    names = [name for name, hint in hints.items() if hint is JobContext and name != "return"]
+    names = [name for name, hint in hints.items() if _is_context(hint) and name != "return"]
     if len(names) > 1:
         raise InvalidInput(
             f"task {task!r}: one parameter is the context, not {' and '.join(names)}"
         )
     return names[0] if names else None
+
+
+def _is_context(hint: Any) -> bool:
+    return hint is JobContext or set(get_args(hint)) == {JobContext, type(None)}
+
+
+def _position_of(name: str | None, parameters: Mapping[str, inspect.Parameter]) -> int | None:
+    """Return the position of a parameter; None for a parameter that takes no argument by position."""
+    if name is None or parameters[name].kind is inspect.Parameter.KEYWORD_ONLY:
+        return None
+    return list(parameters).index(name)

@@ -71,7 +71,7 @@ class Task(Generic[P, R, C]):
         if self.definition.context_parameter is None:
             return self.definition.function(*args, **kwargs)  # type: ignore[no-any-return]
         context = kwargs.pop(self.definition.context_parameter, None) or CURRENT.get(None)
-        if context is None:
+        if context is None and self.definition.needs_context:
             raise InvalidInput(
                 f"task {self.task_name!r} wants the context of a job: call it inside of a job, or "
                 f"call {self.task_name.partition(':')[2] or 'the function'}.definition.function with one"

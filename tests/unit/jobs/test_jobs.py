@@ -224,6 +224,24 @@ def test_the_context_names_the_job_and_its_transaction_commits_with_it(jobs: Job
         jobs.current()
 
 
+def test_the_context_is_any_parameter_with_its_annotation(jobs: Jobs) -> None:
+    def inner(a: int, ctx: JobContext, b: int = 2) -> list[Any]:
+        return [a, ctx.id, b]
+
+    def optional(a: int = 1, ctx: JobContext | None = None, b: int = 2) -> list[Any]:
+        return [a, ctx and ctx.id, b]
+
+    inside: Any = jobs.task(name="inner")(inner)
+    at_will: Any = jobs.task(name="optional")(optional)
+    puts = [inside.put(1), inside.put(1, b=3), inside.put(1, 4)]
+    puts += [at_will.put(), at_will.put(b=3), at_will.put(5, 4)]
+    drained(jobs)
+    results = [job.result(timeout=5) for job in puts]
+    expected = [(1, 2), (1, 3), (1, 4), (1, 2), (1, 3), (5, 4)]
+    assert results == [[a, f"jobs-{n}", b] for n, (a, b) in enumerate(expected)]
+    assert at_will(7) == [7, None, 2]
+
+
 @pytest.mark.parametrize("is_async", [False, True])
 def test_an_attempt_over_its_timeout_fails(jobs: Jobs, is_async: bool) -> None:
     released = threading.Event()
