@@ -119,6 +119,8 @@ def options_of(
     if unique_for_s is not None and not 0 < unique_for_s <= DEDUP_WINDOW_S_MAX:
         raise _wrong(task, "unique_for", "above 0 seconds and at most 7 days", unique_for)
     states = _unique_states(task, unique) if unique_for_s is None else frozenset()
+    if unique_by and not states and unique_for_s is None:
+        raise InvalidInput(f"task {task!r}: unique_by has no effect without unique or unique_for")
     key_limits = limits_of(task, limits)
     has_settings = bool(states) or unique_for_s is not None or key_limits is not None
     if queue is None:  # these options are settings of a queue, so the task has a queue of its own
@@ -144,11 +146,11 @@ def options_of(
 def _unique_states(task: str, unique: Any) -> frozenset[str]:
     if isinstance(unique, bool):
         return frozenset(UNIQUE_STATES) if unique else frozenset()
-    states = frozenset([unique] if isinstance(unique, str) else unique)
-    if not states <= set(UNIQUE_STATES):
+    states = [unique] if isinstance(unique, str) else unique
+    if not isinstance(states, Iterable) or not all(state in UNIQUE_STATES for state in states):
         expected = "True, or states of 'waiting', 'scheduled' and 'running'"
         raise _wrong(task, "unique", expected, unique)
-    return states
+    return frozenset(states)
 
 
 def _hold(states: frozenset[str]) -> str:

@@ -455,6 +455,17 @@ def test_a_wrong_retry_on_is_refused_where_it_is_written(jobs: Jobs, retry_on: A
         jobs.task(name="x", retry_on=retry_on)(len)
 
 
+@pytest.mark.parametrize("unique", [5, None, "often", ("waiting", "often"), [["waiting"]]])
+def test_a_wrong_unique_is_refused_where_it_is_written(jobs: Jobs, unique: Any) -> None:
+    with pytest.raises(InvalidInput, match="task 'mail': unique is True, or states of"):
+        jobs.task(name="mail", unique=unique)(lambda to: None)
+
+
+def test_unique_parameters_of_a_task_that_is_not_unique_are_refused(jobs: Jobs) -> None:
+    with pytest.raises(InvalidInput, match="unique_by has no effect without unique or unique_for"):
+        jobs.task(name="mail", unique_by="to")(lambda to: None)
+
+
 def test_a_negative_time_to_keep_results_is_refused() -> None:
     with pytest.raises(InvalidInput, match="keep_results is 0 seconds or more, not -1"):
         Jobs(keep_results=-1)
