@@ -200,7 +200,12 @@ def limit_of(key: Any, running: Any, per_minute: Any) -> tuple[str, GroupLimit]:
 
 def checked_key(key: Any) -> str:
     """Return the name of a key that can have limits of its own."""
-    name = key_text(key)
+    try:
+        name = key_text(msgspec.json.decode(msgspec.json.encode(key)))
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(
+            f"a key with limits of its own is text, or another value of JSON, not {key!r:.100}: {error}"
+        ) from None
     if not 1 <= len(name) <= GROUP_CHARS_MAX:
         raise InvalidInput(
             f"a key with limits of its own has from 1 to {GROUP_CHARS_MAX} characters, not {name!r:.100}"

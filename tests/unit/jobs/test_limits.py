@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -264,6 +265,18 @@ def test_limits_of_keys_are_stored_listed_and_removed(tmp_path: Path) -> None:
             jobs.limit("acme", per_minute=-1)
         with pytest.raises(InvalidInput, match="from 1 to 200 characters"):
             jobs.limit("", running=1)
+        with pytest.raises(InvalidInput, match="is text, or another value of JSON, not <object"):
+            jobs.limit(object(), running=1)
+
+
+def test_a_limit_finds_its_key_by_the_value_of_the_argument(jobs: Jobs) -> None:
+    @jobs.task(name="mail", limits={"key": "customer", "running": 9})
+    def mail(customer: UUID) -> None: ...
+
+    jobs.limit(UUID(int=7), running=1)
+    mail.put_many([(UUID(int=7),), (UUID(int=7),), (UUID(int=8),)])
+    claimed = jobs.opened().queue("jobs.mail").claim(9)
+    assert [job.headers[KEY_HEADER] for job in claimed] == [str(UUID(int=7)), str(UUID(int=8))]
 
 
 def test_a_changed_limit_in_the_code_holds_once_a_worker_starts(tmp_path: Path) -> None:
