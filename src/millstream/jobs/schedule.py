@@ -88,6 +88,8 @@ class Schedule(Struct, frozen=True, omit_defaults=True):
     """The last tick that fired."""
     declared: bool = False
     """Whether a program declares the schedule in its code."""
+    start_ms: int | None = None
+    """The time before which no tick fires, if a user named it."""
 
     @property
     def due_ms(self) -> int:
@@ -170,6 +172,8 @@ def define(
 ) -> Schedule:
     """Return a new schedule; refuse a wrong description in a sentence that names the schedule."""
     check_name(name, "schedule")
+    if start is not None and not isinstance(start, datetime):
+        raise InvalidInput(f"schedule {name!r}: the start is a datetime, not {start!r:.100}")
     if start is not None and start.tzinfo is None:
         raise InvalidInput(f"schedule {name!r}: the start needs a time zone, as in tzinfo=UTC")
     start_ms = now_ms if start is None else wall_ms_of(start)
@@ -188,18 +192,27 @@ def define(
         raise InvalidInput(f"schedule {name!r}: {error}") from None
     # With a start, a tick at the start itself counts.
     first_ms = next(ticks.after(start_ms - (start is not None)), None)
-    return Schedule(name, job, ticks, missed, next_ms=first_ms, declared=declared)  # type: ignore[arg-type]
+    return Schedule(
+        name,
+        job,
+        ticks,
+        missed,  # type: ignore[arg-type]
+        next_ms=first_ms,
+        declared=declared,
+        start_ms=None if start is None else start_ms,
+    )
 
 
 def revise(stored: Schedule, declaration: Schedule) -> Change:
     """Return the change that gives a stored schedule the definition of a declaration.
 
-    If the ticks are the same, a tick that is due, or was missed, still fires. A paused schedule
-    stays paused.
+    If the ticks are the same, a tick that is due, or was missed, still fires, unless the declaration
+    names another start. A paused schedule stays paused.
     """
     kept = replace(declaration, paused=stored.paused, last_ms=stored.last_ms)
-    if _same_ticks(stored.ticks, declaration.ticks):
-        kept = replace(kept, ticks=stored.ticks, next_ms=stored.next_ms)
+    is_same_start = declaration.start_ms in (None, stored.start_ms)
+    if is_same_start and _same_ticks(stored.ticks, declaration.ticks):
+        kept = replace(kept, ticks=stored.ticks, next_ms=stored.next_ms, start_ms=stored.start_ms)
     return Change(kept)
 
 

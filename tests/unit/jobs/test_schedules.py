@@ -380,6 +380,7 @@ def test_schedules_of_code_are_stored_and_reported(
         ({"missed": "never"}, "schedule 'x': missed is 'skip', 'once' or 'all', not 'never'"),
         ({"start": datetime(2020, 1, 1, tzinfo=UTC)}, "schedule 'x': the start .* is in the past"),
         ({"start": datetime(2030, 1, 1)}, "schedule 'x': the start needs a time zone"),
+        ({"start": 5}, "schedule 'x': the start is a datetime, not 5"),
         ({"every": 0.1}, "schedule 'x': the interval of a schedule is from 1 second"),
     ],
 )
@@ -398,4 +399,18 @@ def test_a_start_is_the_first_tick(
     start = moment(START) + timedelta(hours=5)
     put(schedules, clock, every=3600, start=start)
 
+    assert schedules.get("nightly").next == start
+
+
+@pytest.mark.parametrize("every", [3600, "0 * * * *"])
+def test_a_put_with_another_start_holds_the_next_tick_back(
+    schedules: ScheduleStore, clock: SimulatedClock, every: Any
+) -> None:
+    start = (moment(START) + timedelta(days=5)).replace(minute=0, second=0, microsecond=0)
+    put(schedules, clock, every=every)
+    assert put(schedules, clock, every=every, start=start) == "changed"
+    assert schedules.get("nightly").next == start
+    clock.advance(600)
+    assert put(schedules, clock, every=every, start=start) == "unchanged"
+    assert put(schedules, clock, every=every) == "unchanged"
     assert schedules.get("nightly").next == start
