@@ -224,6 +224,52 @@ def test_attributes_are_shown_and_refused_as_aws_does(sqs: Any, sns: Any) -> Non
         sns.publish(TopicArn="random:arn", Message="x")
 
 
+def test_what_a_queue_does_not_get_goes_to_the_dead_letters(sqs: Any, sns: Any) -> None:
+    topic = sns.create_topic(Name="redriven")["TopicArn"]
+    dead, dead_arn = queue_with_arn(sqs, "redriven-letters")
+    gone, gone_arn = queue_with_arn(sqs, "redriven-gone")
+    small, small_arn = queue_with_arn(sqs, "redriven-small", MaximumMessageSize="1024")
+    policy = {"RedrivePolicy": json.dumps({"deadLetterTargetArn": dead_arn})}
+    for endpoint in (gone_arn, small_arn):
+        sns.subscribe(
+            TopicArn=topic,
+            Protocol="sqs",
+            Endpoint=endpoint,
+            Attributes={**policy, "RawMessageDelivery": "true"},
+        )
+    sns.publish(TopicArn=topic, Message="first")
+    sqs.delete_queue(QueueUrl=gone)
+    attributes = {"color": {**TEXT, "StringValue": "red"}}
+    sns.publish(TopicArn=topic, Message="second", MessageAttributes=attributes)
+    sns.publish(TopicArn=topic, Message="x" * 1_025)
+    assert bodies(sqs, small) == ["first", "second"]
+    answer = sqs.receive_message(
+        QueueUrl=dead, MaxNumberOfMessages=10, MessageAttributeNames=["All"]
+    )["Messages"]
+    assert [message["Body"] for message in answer] == ["second", *["x" * 1_025] * 2]
+    assert answer[0]["MessageAttributes"] == attributes
+    member = sns.list_subscriptions_by_topic(TopicArn=topic)["Subscriptions"][0]["SubscriptionArn"]
+    for wrong in ('{"deadLetterTargetArn": "queue"}', "{wrong"):
+        code = refusal(
+            sns.set_subscription_attributes,
+            SubscriptionArn=member,
+            AttributeName="RedrivePolicy",
+            AttributeValue=wrong,
+        )
+        assert code == "InvalidParameter"
+
+
+def test_a_batch_for_a_fifo_topic_without_ids_is_refused_as_a_whole(sns: Any) -> None:
+    topic = sns.create_topic(Name="ids.fifo", Attributes={"FifoTopic": "true"})["TopicArn"]
+    good = {"Id": "1", "Message": "x", "MessageGroupId": "g", "MessageDeduplicationId": "d"}
+    for missing in ("MessageGroupId", "MessageDeduplicationId"):
+        bad = {**{name: good[name] for name in good if name != missing}, "Id": "2"}
+        with pytest.raises(ClientError, match=missing):
+            sns.publish_batch(TopicArn=topic, PublishBatchRequestEntries=[good, bad])
+    with pytest.raises(ClientError, match="have the same Id"):
+        sns.publish_batch(TopicArn=topic, PublishBatchRequestEntries=[good, good])
+
+
 def test_the_link_of_an_envelope_ends_its_subscription(sqs: Any, sns: Any) -> None:
     topic = sns.create_topic(Name="linked")["TopicArn"]
     url, arn = queue_with_arn(sqs, "linked-topic")

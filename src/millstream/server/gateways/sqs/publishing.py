@@ -1,7 +1,8 @@
 """Publish and PublishBatch: one commit appends to the topic's log and to every queue that gets the message.
 
 A crash leaves the message in every queue with a matching filter policy, or in no queue. A queue that is missing, or
-whose settings or schema refuse the message, gets no copy, as with AWS; the others do.
+whose settings or schema refuse the message, gets no copy, as with AWS; the others do. A copy that is
+refused by settings goes to the dead-letter queue of its subscription.
 """
 
 from __future__ import annotations
@@ -59,6 +60,11 @@ from millstream.server.gateways.sqs.topics import (
 SIZE_MAX = 256 * 1024
 SUBJECT_CHARS_MAX = 100
 SUBJECT = OWN + "Subject"
+BATCH_ERRORS = {
+    "EmptyBatchRequest": "The batch request doesn't contain any entries.",
+    "TooManyEntriesInBatchRequest": "The batch request contains more entries than permissible.",
+    "BatchEntryIdsNotDistinct": "Two or more batch entries in the request have the same Id.",
+}
 
 
 class Publication(NamedTuple):
@@ -90,13 +96,15 @@ async def publish_batch(call: SqsCall, request: PublishBatchRequest) -> dict[str
     try:
         entries = check_batch("PublishBatchRequestEntry", request.publish_batch_request_entries)
     except SqsError as error:
-        raise SnsError(error.code, error.message) from None
+        raise SnsError(error.code, BATCH_ERRORS.get(error.code, error.message)) from None
     publications: dict[str, Publication] = {}
     failures: dict[str, dict[str, Any] | SqsError] = {}
     for entry in entries:
         try:
             publications[str(entry.id)] = checked_publication(topic, entry)
         except SqsError as error:
+            if topic.name.is_fifo or entry.message_structure:
+                raise  # AWS refuses the whole batch
             failures[str(entry.id)] = error
     if sum(_size(each) for each in publications.values()) > SIZE_MAX:
         raise SnsError("BatchRequestTooLong", f"A batch has at most {SIZE_MAX} bytes.")
@@ -292,7 +300,10 @@ def _copies(
     subscription: Subscription,
     publication: Publication,
 ) -> Iterable[Any]:
-    """Yield the command that puts a message into the queue of one subscription, if the queue gets it."""
+    """Yield the command that puts a message into the queue of one subscription, if the queue gets it.
+
+    If the queue is missing or refuses the message, its dead-letter queue gets it.
+    """
     attributes = subscription.attributes
     if policy_text := attributes.get("FilterPolicy"):
         policy = _policy(policy_text, attributes.get("FilterPolicyScope", "MessageAttributes"))
@@ -301,16 +312,7 @@ def _copies(
                 return
         except PolicyRefused as error:
             raise SnsError("InvalidParameter", error.message) from None
-    name = queue_of_arn(subscription.endpoint)
-    queue = None if name is None else call.catalog.find(name)
-    if queue is None:
-        return
-    is_fifo = queue.name.is_fifo
-    message = MessageParameters(
-        message_body=publication.text,
-        message_group_id=publication.group,
-        message_deduplication_id=publication.deduplication if is_fifo else None,
-    )
+    message = MessageParameters(message_body=publication.text, message_group_id=publication.group)
     if not subscription.is_raw:
         message.message_body = _envelope(call, f"{topic.name.arn}:{key}", topic, publication)
     elif len(publication.attributes) > ATTRIBUTES_MAX:
@@ -324,20 +326,27 @@ def _copies(
             )
             for each, attribute in publication.attributes.items()
         }
-    try:
-        letter = checked_letter(queue, message, sender=call.client.principal.token)
-    except SqsError:
-        return  # a message that the queue's settings refuse
-    command, _ = put_batch(
-        queue.stored,
-        [letter.body],
-        keys=None,
-        headers=[letter.headers],
-        delay=None,
-        at=None,
-        limits=call.client.core.store.limits,
-    )
-    yield command
+    for arn in (subscription.endpoint, subscription.dead_letters):
+        name = queue_of_arn(arn)
+        queue = None if name is None else call.catalog.find(name)
+        if queue is None:
+            continue
+        message.message_deduplication_id = publication.deduplication if queue.name.is_fifo else None
+        try:
+            letter = checked_letter(queue, message, sender=call.client.principal.token)
+        except SqsError:
+            continue  # a message that the queue's settings refuse
+        command, _ = put_batch(
+            queue.stored,
+            [letter.body],
+            keys=None,
+            headers=[letter.headers],
+            delay=None,
+            at=None,
+            limits=call.client.core.store.limits,
+        )
+        yield command
+        return
 
 
 @lru_cache(maxsize=1_000)

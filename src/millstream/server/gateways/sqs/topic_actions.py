@@ -35,6 +35,7 @@ from millstream.server.gateways.sqs.topics import (
     TopicName,
     TopicRecord,
     change_topic,
+    dead_letters_of,
     find_topic,
     is_topic_name,
     need_topic,
@@ -79,8 +80,9 @@ DELIVERY_POLICY = json.dumps(
 """The policy that AWS shows of every topic; here it has no effect."""
 
 _SUBSCRIPTION_ATTRIBUTES = frozenset(
-    ("RawMessageDelivery", "FilterPolicy", "FilterPolicyScope", "RedrivePolicy", "DeliveryPolicy")
-)
+    ("RawMessageDelivery", "FilterPolicy", "FilterPolicyScope", "RedrivePolicy", "DeliveryPolicy",
+     "SubscriptionRoleArn")
+)  # fmt: skip
 
 
 async def create_topic(call: SqsCall, request: shapes.CreateTopicRequest) -> dict[str, Any]:
@@ -262,6 +264,7 @@ def _check_subscription(attributes: Mapping[str, str], *, of: str = "") -> None:
         raise wrong_parameter(f"{of}{reason}")
     scope = attributes.get("FilterPolicyScope", "MessageAttributes")
     try:
+        dead_letters_of(attributes.get("RedrivePolicy", "{}"))
         parse_filter_policy(attributes.get("FilterPolicy", "{}"), scope)
     except PolicyRefused as error:
         raise wrong_parameter(of + error.message.removeprefix("Invalid parameter: ")) from None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -24,7 +25,8 @@ from millstream.log.model.metadata import MetadataState
 from millstream.log.rules.operations import find_log
 from millstream.server.gateways.sqs.call import SqsCall
 from millstream.server.gateways.sqs.errors import SqsError
-from millstream.server.gateways.sqs.names import HomePlace, suffix_of
+from millstream.server.gateways.sqs.names import HomePlace, queue_of_arn, suffix_of
+from millstream.server.gateways.sqs.policy_views import PolicyRefused, refused_as
 from millstream.store.state.view import View
 
 PREFIX = "sns:"
@@ -61,6 +63,26 @@ class Subscription(Struct, frozen=True, omit_defaults=True):
     def is_raw(self) -> bool:
         """Whether the queue gets the message itself, and not an envelope with it."""
         return self.attributes.get("RawMessageDelivery", "").lower() == "true"
+
+    @property
+    def dead_letters(self) -> str:
+        """The ARN of the queue for messages that the endpoint does not get; empty without one."""
+        with suppress(PolicyRefused):  # stored before policies were checked
+            return dead_letters_of(self.attributes.get("RedrivePolicy", "{}"))
+        return ""
+
+
+@lru_cache(maxsize=1_024)
+def dead_letters_of(policy: str) -> str:
+    """Return the ARN that a redrive policy of a subscription names, or refuse the policy."""
+    try:
+        fields = msgspec.json.decode(policy, type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        raise refused_as(f"RedrivePolicy: failed to parse JSON. {error}.") from None
+    arn = fields.get("deadLetterTargetArn", "")
+    if not isinstance(arn, str) or (arn and queue_of_arn(arn) is None):
+        raise refused_as("RedrivePolicy: deadLetterTargetArn is an invalid arn")
+    return arn
 
 
 class TopicRecord(Struct, frozen=True, omit_defaults=True):
