@@ -297,6 +297,32 @@ for result in (dropped, partly):
     ]
 
 
+def test_a_task_that_waits_longer_than_its_log_keeps_records_has_a_result(run: Run) -> None:
+    shown = run("""
+import millstream
+from millstream.testing import Probe, SimulatedClock
+clock = SimulatedClock()
+ms = millstream.open(store, clock=clock)
+backend = framework.default_task_backend
+backend.jobs.bind(ms)
+first = add.enqueue(1)
+with transaction.atomic():
+    second = add.enqueue(2)
+for n in range(40):
+    add.enqueue(n)
+queue = ms.queue("tasks.default")
+messages = queue.claim(100)
+queue.nack(messages[:2], delay=40 * 86_400)
+queue.ack(messages[2:])
+for _ in range(31):
+    clock.advance(86_400)
+    Probe(ms).upkeep()
+print(ms.log(messages[0].log).info().start_offset > messages[1].offset)
+print(ready(first), first.args, ready(second), second.args)
+""")
+    assert shown.splitlines() == ["True", "READY [1] READY [2]"]
+
+
 def test_a_task_that_a_worker_cannot_import_stays_waiting(run: Run) -> None:
     shown = run("""
 result = add.enqueue(1)

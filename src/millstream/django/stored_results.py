@@ -13,15 +13,21 @@ from millstream.django.execution import task_by_name
 from millstream.django.framework import base, exceptions
 from millstream.django.result_ids import ID_HEADER, ResultId
 from millstream.errors import NotFound, Truncated
+from millstream.jobs.cancelling import PINNED_STATES, read_job
 from millstream.jobs.continuation import TASK_HEADER
+from millstream.jobs.driving import drive
+from millstream.jobs.job_ids import JobPlace
 from millstream.jobs.results import decode_error
-from millstream.queue.model.message import Fate, State, Try
+from millstream.queue.model.message import Fate, Message, State, Try
 from millstream.queue.model.own_logs import LATER_ID, inbox_of, later_of, place_of_put
-from millstream.record import moment
+from millstream.record import Record, moment
 from millstream.threads.database import Millstream
 from millstream.threads.queue import Queue
 
 _Status = base.TaskResultStatus
+
+PAGE = 1_000
+"""Messages that a search reads at once."""
 
 _STATUS: dict[State, Any] = {
     "available": _Status.READY,
@@ -63,22 +69,40 @@ def next_put_id(ms: Millstream, queue: str, *, is_for_later: bool) -> int:
 
 def find_stored(ms: Millstream, id: ResultId) -> StoredTask | None:
     """Find the message of a result; None if it does not exist, or no longer."""
+    if id.token:
+        return _find_by_token(ms, id)
+    record = drive(read_job(JobPlace(id.queue, id.put_id)), ms.session.execute)
+    return None if record is None else _stored_task(record, id.put_id)
+
+
+def _find_by_token(ms: Millstream, id: ResultId) -> StoredTask | None:
+    """Find the message with a token, in its log or among the messages that the queue pins."""
     log_name, offset = place_of_put(id.queue, id.put_id)
-    log = ms.log(log_name)
+    log, queue = ms.log(log_name), ms.queue(id.queue)
     try:
-        stop = None if id.token else offset + 1
-        for record in log.read(max(offset, log.start_offset()), stop):
-            if not id.token or record.headers.get(ID_HEADER) == str(id):
-                shift = id.put_id - offset
-                return StoredTask(
-                    task=str(record.headers.get(TASK_HEADER, "")),
-                    value=record.value or b"{}",
-                    put_id=record.offset + shift,
-                    enqueued_at=moment(record.timestamp),
-                )
+        start = log.start_offset()
+        for record in log.read(max(offset, start)):
+            if record.headers.get(ID_HEADER) == str(id):
+                return _stored_task(record, id.put_id - offset + record.offset)
+        for state in PINNED_STATES if offset < start else ():
+            after = -1
+            while page := queue.peek(PAGE, state=state, after=after):
+                after = page[-1].claim_id
+                for message in page:
+                    if message.headers.get(ID_HEADER) == str(id):
+                        return _stored_task(message, message.id)
     except (NotFound, Truncated):
         pass
     return None
+
+
+def _stored_task(record: Record | Message, put_id: int | None) -> StoredTask:
+    return StoredTask(
+        task=str(record.headers.get(TASK_HEADER, "")),
+        value=record.value or b"{}",
+        put_id=put_id,
+        enqueued_at=moment(record.timestamp),
+    )
 
 
 def result_of(queue: Queue, id: ResultId, stored: StoredTask, alias: str, queue_name: str) -> Any:
