@@ -16,6 +16,8 @@ from math import ceil
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from msgspec.structs import replace
+
 from millstream.command import Command, Operation, Procedure, Session
 from millstream.errors import InvalidInput, NotFound
 from millstream.jobs.reports import JobFinished, JobReport
@@ -43,6 +45,11 @@ class JobsRunner:
     """Runs the jobs of a test, one after the other."""
 
     def __init__(self, jobs: Jobs, *, clock: SimulatedClock | None = None) -> None:
+        if not isinstance(jobs, Jobs):
+            raise InvalidInput(
+                f"the runner takes Jobs of `millstream`, not {type(jobs)!r:.100}; their tasks may be "
+                "coroutine functions, too"
+            )
         self._jobs = jobs
         self.clock = clock or SimulatedClock()
         """The clock of the store. `advance` of the runner moves it and runs jobs."""
@@ -54,7 +61,8 @@ class JobsRunner:
         self._bound = ExitStack()
 
     def __enter__(self) -> Self:
-        self._bound.enter_context(self._jobs.bound_to(self.ms))
+        session: Any = StillSession(self.ms.session)
+        self._bound.enter_context(self._jobs.bound_to(Millstream(session)))
         return self
 
     def __exit__(
@@ -175,20 +183,43 @@ class JobsRunner:
             self._reports.append(report)
 
 
-class EagerSession:
-    """A session that runs the due jobs after each change, before the call returns."""
+class StillSession:
+    """A session whose waits end at once, because no job runs while a test waits."""
 
-    def __init__(self, session: Session, runner: JobsRunner, *, raise_errors: bool) -> None:
+    def __init__(self, session: Session) -> None:
         self._session = session
-        self._runner = runner
-        self._raise_errors = raise_errors
+        self._waited: Command[Any] | None = None
+        """The last wait in vain, since which nothing has changed."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._session, name)
 
     def execute(self, command: Command[T]) -> T:
+        """Execute a command. An endless wait in vain raises `TimeoutError`, and so does its repeat."""
+        wait = command.traits.waits
+        if wait is None or not wait.is_endless:
+            if isinstance(command, Operation | Procedure):
+                self._waited = None
+            return self._session.execute(command)
+        limit_ms = getattr(command, wait.field)
+        answer = self._session.execute(replace(command, **{wait.field: 0}))
+        if not answer and (limit_ms is None or (limit_ms and command == self._waited)):
+            raise TimeoutError("no job runs while a test waits: call run_due() or advance() before")
+        self._waited = command
+        return answer
+
+
+class EagerSession(StillSession):
+    """A session that runs the due jobs after each change, before the call returns."""
+
+    def __init__(self, session: Session, runner: JobsRunner, *, raise_errors: bool) -> None:
+        super().__init__(session)
+        self._runner = runner
+        self._raise_errors = raise_errors
+
+    def execute(self, command: Command[T]) -> T:
         """Execute a command. A job that puts jobs does not run them: the outer call does."""
-        answer = self._session.execute(command)
+        answer = super().execute(command)
         if isinstance(command, Operation | Procedure) and not self._runner.is_running:
             self._runner.run_due(raise_errors=self._raise_errors)
         return answer

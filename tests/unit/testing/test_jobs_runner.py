@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+import millstream.aio
 from millstream import JobContext, JobFailed, Jobs, gather
 from millstream.errors import InvalidInput
 from millstream.testing import JobsRunner, SimulatedClock, jobs_eagerly
@@ -142,6 +143,31 @@ def test_the_fixtures_end_with_the_test(
     assert job.result(timeout=0) == 1
     eager_jobs(jobs)
     assert task.put().state() == "done"
+
+
+@pytest.mark.parametrize("is_eager", [True, False])
+def test_a_wait_for_a_job_that_does_not_run_ends_at_once(jobs: Jobs, is_eager: bool) -> None:
+    @jobs.task(name="tokens")
+    def tokens(n: int) -> Iterator[str]:
+        yield from ["a", "b"][:n]
+
+    with jobs_eagerly(jobs) if is_eager else JobsRunner(jobs) as runner:
+        job = tokens.put_in(60, 2)
+        with pytest.raises(TimeoutError, match="has not ended within 5 seconds"):
+            job.result(timeout=5)
+        for wait in (job.result, lambda: list(job.stream())):
+            with pytest.raises(TimeoutError, match=r"no job runs while a test waits: call run_due"):
+                wait()
+        runner.advance(60)
+        assert [chunk.text for chunk in job.stream()] == ["a", "b"]
+        silent = tokens.put(0)
+        runner.run_due()
+        assert list(silent.stream()) == []
+
+
+def test_the_runner_refuses_jobs_of_coroutines() -> None:
+    with pytest.raises(InvalidInput, match="the runner takes Jobs of `millstream`"):
+        JobsRunner(millstream.aio.Jobs())  # type: ignore[arg-type]
 
 
 def test_a_task_cannot_step_the_runner(jobs: Jobs) -> None:
