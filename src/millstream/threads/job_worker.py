@@ -8,7 +8,7 @@ from collections import Counter
 from functools import partial
 from typing import Any
 
-from millstream.errors import Denied, MillstreamError
+from millstream.errors import Denied, InvalidInput, MillstreamError
 from millstream.jobs.chore_steps import chore_steps
 from millstream.jobs.chores import CHORES, make_chores
 from millstream.jobs.driving import drive
@@ -225,6 +225,11 @@ class JobWorker(BackgroundRun):
             )
             crew = partial(make_job_crew, runner, share, ms.session)
             queue = ms.queue(name)
+            if name not in served and not queue.exists():
+                raise InvalidInput(
+                    f"there is no queue {name!r}; the queues of the tasks are "
+                    f"{', '.join(served)[:300] or 'none'}"
+                )
             self._queues.append(queue)
             workers.append(
                 Worker(queue, ms.session, options, crew=crew, is_drained=self._is_drained)

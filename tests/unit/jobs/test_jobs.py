@@ -413,6 +413,16 @@ def test_shares_use_the_whole_concurrency(
     assert shares_of(shares, served, concurrency) == expected
 
 
+def test_a_worker_refuses_a_queue_that_does_not_exist(jobs: Jobs) -> None:
+    jobs.task(name="note")(lambda: None)
+    jobs.task(name="mail", queue="mail")(lambda: None)
+    worker = jobs.worker(queues={"jobs": 3, "mial": 1}, concurrency=4)
+    with pytest.raises(
+        InvalidInput, match="no queue 'mial'; the queues of the tasks are jobs, mail"
+    ):
+        worker.run(drain=True)
+
+
 def outer() -> Callable[[], None]:
     def inner() -> None: ...
 
