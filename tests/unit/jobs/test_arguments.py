@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
 
 import msgspec
@@ -168,3 +168,15 @@ def test_the_parameter_of_the_worker_is_no_argument() -> None:
     assert codec.decode(codec.encode(("ada",), {})) == BoundCall(("ada",), {})
     with pytest.raises(InvalidInput, match="context"):
         codec.encode((), {"context": 1, "name": "ada"})
+
+
+def test_a_text_is_no_bytes() -> None:
+    def store(
+        name: Annotated[str, {"a": "mark"}], data: bytes, more: bytes | None = None
+    ) -> None: ...
+
+    codec = Arguments(store, "m:store")
+    assert codec.decode(codec.encode(("a", b"abcd"), {})).args == ("a", b"abcd")
+    for args in [("a", "abcd"), ("a", b"", "abcd")]:
+        with pytest.raises(InvalidInput, match="expected `bytes`, got `str`"):
+            codec.encode(args, {})
