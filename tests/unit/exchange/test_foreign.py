@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from base64 import b64encode
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,8 @@ import pytest
 
 import millstream
 from millstream import Message, Millstream
-from millstream.errors import InvalidInput, NotFound
+from millstream.errors import CannotOpen, InvalidInput, Overloaded
+from millstream.exchange.foreign import huey_file as huey_source
 from millstream.exchange.foreign.kinds import SourceKind
 from millstream.exchange.foreign.message import ForeignMessage, ForeignQueue, needed
 from millstream.exchange.foreign.moving import (
@@ -136,7 +139,7 @@ def test_huey_tasks_move_with_their_due_times(ms: Millstream, huey_file: str) ->
 
 def test_a_file_without_huey_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("huey")
-    with pytest.raises(NotFound, match="there is no file"):
+    with pytest.raises(CannotOpen, match="there is no file"):
         open_source(SourceKind.HUEY, str(tmp_path / "none.db"), "shop")
     (tmp_path / "text.db").write_text("no store" * 100)
     with pytest.raises(InvalidInput, match="no file of SQLite"):
@@ -144,6 +147,17 @@ def test_a_file_without_huey_is_refused(tmp_path: Path) -> None:
     millstream.open(tmp_path / "ours.db").close()
     with pytest.raises(InvalidInput, match="no tables of Huey"):
         open_source(SourceKind.HUEY, str(tmp_path / "ours.db"), "shop")
+
+
+def test_a_file_that_huey_writes_is_told(huey_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huey_source, "LOCK_S", 0.0)
+    source = open_source(SourceKind.HUEY, huey_file, "shop")
+    with closing(sqlite3.connect(huey_file, isolation_level=None)) as consumer:
+        consumer.execute("BEGIN IMMEDIATE")
+        with pytest.raises(Overloaded, match="stop the consumers of Huey"):
+            source.remove([])
+    source.remove([])
+    source.close()
 
 
 @pytest.fixture
@@ -237,6 +251,8 @@ def test_a_server_that_does_not_answer_is_an_error() -> None:
     pytest.importorskip("redis")
     with pytest.raises(InvalidInput, match="Redis:"):
         open_source(SourceKind.REDIS_LIST, "redis://127.0.0.1:1/0", "mail")
+    with pytest.raises(InvalidInput, match="is an address such as redis://localhost"):
+        open_source(SourceKind.CELERY_REDIS, "127.0.0.1", "mail")
 
 
 @pytest.fixture

@@ -7,8 +7,11 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
 
-from millstream.errors import InvalidInput, NotFound
+from millstream.errors import CannotOpen, InvalidInput, Overloaded
 from millstream.exchange.foreign.message import PICKLE, ForeignMessage
+
+LOCK_S = 30.0
+"""How long to wait for a consumer of Huey that writes."""
 
 _WAITING = "SELECT id, data, priority FROM task WHERE queue = ? ORDER BY priority DESC, id LIMIT ?"
 _SCHEDULED = "SELECT id, data, timestamp FROM schedule WHERE queue = ? ORDER BY timestamp LIMIT ?"
@@ -19,9 +22,9 @@ class HueyFile:
 
     def __init__(self, path: str, queue: str) -> None:
         if not Path(path).exists():
-            raise NotFound(f"there is no file {path}", name=path)
-        self._queue = queue
-        self._file = sqlite3.connect(path, timeout=30, isolation_level=None)
+            raise CannotOpen(f"there is no file {path}", path=path)
+        self._path, self._queue = path, queue
+        self._file = sqlite3.connect(path, timeout=LOCK_S, isolation_level=None)
         try:
             tables = {name for (name,) in self._file.execute("SELECT name FROM sqlite_master")}
         except sqlite3.DatabaseError as error:
@@ -69,7 +72,12 @@ class HueyFile:
 
     def remove(self, messages: Sequence[ForeignMessage]) -> None:
         """Delete the rows of tasks in one transaction."""
-        self._file.execute("BEGIN IMMEDIATE")
+        try:
+            self._file.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            raise Overloaded(
+                f"{self._path}: {error}: stop the consumers of Huey, and run the command again"
+            ) from error
         for message in messages:
             table, row = message.receipt
             self._file.execute(f"DELETE FROM {table} WHERE id = ?", (row,))

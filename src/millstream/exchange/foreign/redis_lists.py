@@ -33,7 +33,12 @@ class RedisList:
 
     def __init__(self, address: str, key: str, *, newest_left: bool = False) -> None:
         redis = needed("redis", self.kind)
-        self._redis: Any = redis.Redis.from_url(address)
+        try:
+            self._redis: Any = redis.Redis.from_url(address)
+        except ValueError as error:
+            raise InvalidInput(
+                f"the source of --from {self.kind} is an address such as redis://localhost:6379/0: {error}"
+            ) from error
         self._errors: Any = redis.RedisError
         self._keys = self._lists(key)
         self._key = key
