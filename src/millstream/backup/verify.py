@@ -61,22 +61,28 @@ def verify(
     points = source.points() if at is None else [choose(source, at).point]
     unreadable = len(damage)
     check = _ChunkCheck(source)
+    damaged_chunks: set[str] = set()
+    deleted = 0
     for number, point in enumerate(points):
         if heard is not None:
             heard("verifying points", number, len(points))
-        if problem := check.problem_of(point):
-            damage.append(f"point {point.seq} cannot be restored: {problem}")
-        elif problem := check.problem_behind(point):
-            damage.append(f"behind point {point.seq}: {problem}")
+        problem, text = check.problem_of(point), "point {} cannot be restored"
+        if not problem:
+            problem, text = check.problem_behind(point), "behind point {}"
+        if problem and source.objects.get(point.name) is None:
+            deleted += 1  # a run with --keep has deleted it meanwhile
+        elif problem:
+            damage.append(f"{text.format(point.seq)}: {problem}")
+            damaged_chunks.update(check.damaged_chunks(point))
     points_damaged = len(damage)
     if examine is not None and points and not damage:
         damage += _examined(source, points[-1], examine, heard)
         points_damaged = min(1, len(damage))
     return VerifyReport(
-        points=len(points) + unreadable,
+        points=len(points) + unreadable - deleted,
         points_damaged=points_damaged,
         chunks=check.chunks,
-        damaged_chunks=[path_of(name) for name, problem in check.sound.items() if problem],
+        damaged_chunks=sorted(damaged_chunks),
         segments=check.segments,
         bytes=check.bytes,
         damage=damage,
@@ -103,6 +109,13 @@ class _ChunkCheck:
         if problem := self._problem_in(point.lists):
             return problem
         return self._problem_in(list(self._chunks.names_in(point.lists)))
+
+    def damaged_chunks(self, point: BackupPoint) -> list[str]:
+        """Return the objects of the damaged chunks of a point that was checked."""
+        names = list(point.lists)
+        if not self._problem_in(names):
+            names += self._chunks.names_in(point.lists)
+        return [path_of(name) for name in names if self.sound[name]]
 
     def _problem_in(self, names: list[str]) -> str:
         """Read chunks that were not read yet, and return the first problem."""

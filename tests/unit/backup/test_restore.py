@@ -14,6 +14,7 @@ import pytest
 import millstream
 from millstream import doctor
 from millstream.backup import restore as backup_restore
+from millstream.backup.keep import Keep
 from millstream.backup.place import BackupPlace
 from millstream.backup.replay import RestoreMoment
 from millstream.backup.restore import restore
@@ -223,6 +224,22 @@ def test_a_damaged_newest_point_is_not_passed_over(
     assert restore(place, tmp_path / "b.db", at=RestoreMoment(seq=first.seq)).seq == first.seq
     back_up(source, place)
     assert restore(place, tmp_path / "c.db").seq == first.seq + 1
+
+
+def test_a_point_that_is_deleted_during_a_check_is_no_damage(source: Path, place: Path) -> None:
+    with millstream.open(source) as ms:
+        ms.log("orders").append(os.urandom(600_000))
+    back_up(source, place)
+
+    def delete_others(_stage: str, number: int, _count: int) -> None:
+        if not number:
+            with millstream.open(source) as ms:
+                ms.log("orders").append(b"later")
+            back_up(source, place, keep=Keep(newest=1))
+
+    report = verify(place, heard=delete_others)
+    assert (report.damage, report.damaged_chunks, report.points) == ([], [], 0)
+    assert verify(place).points == 1
 
 
 def test_the_backup_of_a_newer_version_is_refused(place: Path, tmp_path: Path) -> None:
