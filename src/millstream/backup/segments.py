@@ -75,15 +75,14 @@ def chain_folder(point: BackupPoint) -> str:
 
 
 def list_chain(objects: BackupObjects, point: BackupPoint) -> list[SegmentName]:
-    """Return the segments of a point, in order, up to the first gap.
+    """Return the segments of a point, in order. A missing segment is found by `ChainReader`.
 
     If a put failed after the segment was stored, the next put stored a longer segment under the same
     number. The longer segment counts.
     """
     names = filter(_NAME.fullmatch, objects.names(chain_folder(point)))
     segments = sorted(map(_parsed, names))
-    by_number = {segment.number: segment for segment in segments}
-    return [one for number, one in enumerate(by_number.values()) if one.number == number]
+    return list({segment.number: segment for segment in segments}.values())
 
 
 def _parsed(name: str) -> SegmentName:
@@ -123,12 +122,16 @@ class ChainReader:
         self._objects = objects
         self._seq = point.seq
         """The newest commit that was read."""
+        self._segments = 0
+        """How many segments were read."""
         self._header, self._frames = bytes.fromhex(point.wal_header), point.wal_frames
         self._checksum = bytes.fromhex(point.wal_checksum)
         self._step = step_bytes(point.page_bytes)
 
     def frames(self, segment: SegmentName) -> Iterator[Frame]:
         """Yield the frames of the next segment."""
+        if segment.number != self._segments:
+            raise self._damage(segment, f"comes after segment {self._segments}, which is missing")
         head, data = self._read(segment)
         start = 0
         for piece in head.pieces:
@@ -139,7 +142,7 @@ class ChainReader:
             start += piece.bytes
             last = start - self._step
             self._checksum = data[last + CHECKSUM_AT : last + FRAME_BYTES]
-        self._seq = segment.seq
+        self._seq, self._segments = segment.seq, segment.number + 1
 
     def _read(self, segment: SegmentName) -> tuple[SegmentHead, bytes]:
         data = self._objects.get(segment.name) or b""

@@ -354,7 +354,8 @@ def _end(place: BackupPlace, point: BackupPoint) -> dict[str, int]:
     from millstream.backup.segments import list_chain
 
     chain = list_chain(place.objects, point)
-    end = chain[-1] if chain else point
+    unbroken = [segment for number, segment in enumerate(chain) if segment.number == number]
+    end = unbroken[-1] if unbroken else point
     return {"seq": end.seq, "committed_ms": end.committed_ms}
 
 

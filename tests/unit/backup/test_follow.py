@@ -499,8 +499,9 @@ def test_a_log_that_cannot_be_restarted_loses_no_frame(
     check_all(writer, place, tmp_path, since=since)
 
 
+@pytest.mark.parametrize("damage", ["flipped", "missing"])
 def test_a_damaged_segment_ends_what_can_be_restored(
-    writer: Writer, path: Path, place: Path, tmp_path: Path
+    writer: Writer, path: Path, place: Path, tmp_path: Path, damage: str
 ) -> None:
     with followed(path, place) as follower:
         follower.step()
@@ -512,8 +513,10 @@ def test_a_damaged_segment_ends_what_can_be_restored(
     data = bytearray(second.read_bytes())
     data[-1] ^= 1
     second.write_bytes(data)
-    (damage,) = verify(place).damage
-    assert f"so commits after {seqs[0]} cannot be restored; --at {seqs[0]} restores" in damage
+    if damage == "missing":
+        second.unlink()
+    (text,) = verify(place).damage
+    assert f"so commits after {seqs[0]} cannot be restored; --at {seqs[0]} restores" in text
     with pytest.raises(CorruptionError, match=f"commits after {seqs[0]} cannot be restored"):
         restore(place, tmp_path / "b.db")
     assert restored_values(place, tmp_path / "c.db", seqs[0]) == writer.after[seqs[0]]
