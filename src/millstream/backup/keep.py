@@ -16,7 +16,7 @@ _UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 8
 
 
 class Keep(NamedTuple):
-    """Points to keep: a number of newest points, and all points younger than `age_ms`."""
+    """Points to keep: a number of newest points, or the points of every time in the last `age_ms`."""
 
     newest: int = 0
     age_ms: int = 0
@@ -35,11 +35,14 @@ def parse_keep(text: str) -> Keep:
 
 
 def kept(points: Sequence[BackupPoint], keep: Keep, now_ms: int) -> list[BackupPoint]:
-    """Return the points to keep, from points by time."""
-    newest_count = max(1, keep.newest)
+    """Return the points to keep, from points in the order in which they were added.
+
+    An age keeps one older point too: the commits at the beginning of that time are behind it.
+    """
+    if not keep.age_ms:
+        return list(points[-max(1, keep.newest) :])
+    is_old = [point.taken_ms <= now_ms - keep.age_ms for point in points]
+    last_old = max((number for number, old in enumerate(is_old) if old), default=0)
     return [
-        point
-        for number, point in enumerate(points, start=1)
-        if number > len(points) - newest_count
-        or (keep.age_ms and point.taken_ms >= now_ms - keep.age_ms)
+        point for number, point in enumerate(points) if number == last_old or not is_old[number]
     ]

@@ -95,7 +95,7 @@ def create(
         str | None,
         typer.Option(
             metavar="AGE|N",
-            help="Delete points that are older than an age such as 7d, or all but the newest N.",
+            help="Delete points that no time of an age such as 7d needs, or all but the newest N.",
             show_default="keep all",
         ),
     ] = None,

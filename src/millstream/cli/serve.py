@@ -56,7 +56,7 @@ _HELPS = {
     "scrub_share": "SHARE: of time, for reading all rows again to find damage; 0: no scrub.",
     "backup_place": "PLACE: a folder or a bucket for backups that the server makes.",
     "backup_every_s": "how often a point is added to the backup.",
-    "backup_keep": "AGE|N: delete points that are older than an age such as 7d, or all but the newest N.",
+    "backup_keep": "AGE|N: delete points that no time of an age such as 7d needs, or all but the newest N.",
     "backup_follow": "store every commit about a second after it was made.",
     "instance": "NAME: the server's name among servers that share the store; default: HOST:PORT.",
     "instance_lease_s": "how long the server counts as alive after its last sign of life.",

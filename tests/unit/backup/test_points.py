@@ -176,6 +176,8 @@ def test_which_points_are_kept() -> None:
     assert kept(points, Keep(newest=2), now_ms) == points[3:]
     assert kept(points, Keep(age_ms=3 * HOUR_MS), now_ms) == points[2:]
     assert kept(points, Keep(age_ms=1), now_ms) == points[4:]
+    # The commits since 1:30 are behind the point of 1:00.
+    assert kept(points, Keep(age_ms=7 * HOUR_MS // 2), now_ms) == points[1:]
     assert parse_keep("30") == Keep(newest=30)
     assert parse_keep("7d") == Keep(age_ms=7 * 24 * HOUR_MS)
     for wrong in ("0", "0d", "-1", "often", "7 days", "٣"):
