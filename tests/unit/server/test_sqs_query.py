@@ -131,6 +131,26 @@ def test_no_link_in_a_page_changes_anything(server: Serving) -> None:
     assert "/linked" in got(server, "/?Action=ListQueues")[1]
 
 
+def test_a_null_in_json_is_a_missing_parameter(server: Serving) -> None:
+    def sent(action: str, body: str) -> tuple[int, bytes]:
+        headers = {
+            "Content-Type": "application/x-amz-json-1.0",
+            "X-Amz-Target": f"AmazonSQS.{action}",
+        }
+        return posted(server, body.encode(), **headers)
+
+    status, answer = sent("CreateQueue", '{"QueueName": "nulls", "Attributes": null, "tags": null}')
+    assert (status, b"/nulls" in answer) == (200, True)
+    entry = '{"Id": "1", "MessageBody": "x", "MessageAttributes": null, "DelaySeconds": null}'
+    status, answer = sent("SendMessageBatch", '{"QueueUrl": "nulls", "Entries": [' + entry + "]}")
+    assert (status, b'"Successful"' in answer) == (200, True)
+    status, answer = sent("ReceiveMessage", '{"QueueUrl": "nulls", "AttributeNames": null}')
+    assert (status, b'"Body":"x"' in answer) == (200, True)
+    for wrong in ('{"QueueUrl": "nulls", "AttributeNames": 5, "x": null}', "[" * 5_000 + "null"):
+        status, answer = sent("ReceiveMessage", wrong)
+        assert (status, b"SerializationException" in answer) == (400, True)
+
+
 def test_batches_in_forms(server: Serving) -> None:
     asked(server, Action="CreateQueue", QueueName="batched")
     path, entry = "/123456789012/batched", "SendMessageBatchRequestEntry"

@@ -62,12 +62,28 @@ def _decoded(body: bytes, shape: type[T]) -> T:
     if decoder is None:
         decoder = _decoders[shape] = msgspec.json.Decoder(shape)
     try:
-        result: T = decoder.decode(body or b"{}")
+        result: T = _decoded_by(decoder, body or b"{}")
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise SqsError(
             "SerializationException", f"The body does not fit the action: {error}."
         ) from None
     return result
+
+
+def _decoded_by(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
+    """Decode a body; a parameter that is null is missing."""
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError:
+        if b"null" not in body:
+            raise
+    return decoder.decode(_encode(_without_nulls(msgspec.json.decode(body))))
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_nulls(item) for name, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def parse_json(target: str, body: bytes) -> ParsedRequest:
