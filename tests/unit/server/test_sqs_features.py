@@ -153,6 +153,26 @@ def test_each_group_may_have_deduplication_ids_of_its_own(sqs: Any) -> None:
     assert ids == ["same", "same"]
 
 
+def test_a_receive_without_a_timeout_has_each_message_once(sqs: Any) -> None:
+    plain = made(sqs, "peeked")
+    fifo = made(sqs, "peeked.fifo", FifoQueue="true", ContentBasedDeduplication="true")
+    visible = made(sqs, "always-visible", VisibilityTimeout="0")
+    for body in "abc":
+        sqs.send_message(QueueUrl=fifo, MessageBody=body, MessageGroupId="g")
+        for queue in (plain, visible):
+            sqs.send_message(QueueUrl=queue, MessageBody=body)
+    for _ in range(3):
+        assert bodies(sqs, visible) == ["a", "b", "c"]
+        for queue in (plain, fifo):
+            assert bodies(sqs, queue, VisibilityTimeout=0) == ["a", "b", "c"]
+            assert counts(sqs, queue) == (3, 0, 0)
+    answer = sqs.receive_message(QueueUrl=plain, AttributeNames=["All"], VisibilityTimeout=0)
+    (message,) = answer["Messages"]
+    assert message["Attributes"]["ApproximateReceiveCount"] == "4"
+    sqs.delete_message(QueueUrl=plain, ReceiptHandle=message["ReceiptHandle"])
+    assert bodies(sqs, plain) == ["b", "c"]
+
+
 def test_dead_letters_and_their_way_back(sqs: Any, clock: SimulatedClock) -> None:
     dead = made(sqs, "dead")
     policy = {

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from millstream.command import Command
-from millstream.errors import LeaseLost, Overloaded
+from millstream.errors import LeaseLost, MillstreamError, Overloaded
 from millstream.header import NO_HEADERS, HeaderValue
 from millstream.queue.commands import ClaimMessages, FinishClaims, GetAttempts, RenewClaims
 from millstream.queue.model.message import Lot, Message, messages_of
@@ -41,6 +41,9 @@ from millstream.server.gateways.sqs.settings import READABLE, VISIBILITY_S_MAX
 
 MESSAGES_MAX = 10
 WAIT_S_MAX = 20
+GIVEN_BACK_MS = 5_000
+"""The lease of messages that stay visible, until they are given back."""
+
 _LETTER_QUEUE = f"{LETTER}queue"
 _FIRST = "ApproximateFirstReceiveTimestamp"
 SYSTEM = frozenset(
@@ -74,12 +77,17 @@ async def receive_message(call: SqsCall, request: shapes.ReceiveMessageRequest) 
     )
     attempt = _attempt_of(queue, request.receive_request_attempt_id)
     wait_s = queue.record.wait_s if wait_s is None else wait_s
-    lease_ms = None if lease_s is None else max(1, lease_s * 1000)
+    is_visible = lease_s == 0 or (lease_s is None and queue.spec.lease < 1)
+    lease_ms = None if lease_s is None else lease_s * 1000
+    if is_visible:
+        lease_ms = GIVEN_BACK_MS
     call.catalog.tidy_soon(queue)
     received = await _repeated(call, queue, attempt, lease_ms) if attempt else None
     if received is None:
         count = 1 if count is None else count
         messages = await _claim(call, queue, count, lease_ms=lease_ms, wait_ms=wait_s * 1000)
+        if is_visible and messages:
+            await _give_back(call, queue, messages)
         received = Received(call.now_ms(), messages)
         if attempt and messages:
             call.catalog.attempts.keep(queue.seed, attempt, received)
@@ -95,6 +103,16 @@ async def receive_message(call: SqsCall, request: shapes.ReceiveMessageRequest) 
                 name: text for name, text in system.items() if name in names_of_system
             }
     return {"Messages": answers} if answers else {}
+
+
+async def _give_back(call: SqsCall, queue: KnownQueue, messages: Sequence[Message]) -> None:
+    """Make received messages visible again at once.
+
+    A lease of no time instead would end within the claim, which would then take its messages twice.
+    """
+    runs = [(message.claim_id, 1, message.attempt) for message in messages]
+    with suppress(MillstreamError):  # their leases end
+        await call.execute(FinishClaims(queue.stored, runs, "nack", 0, each=True))
 
 
 async def _first_receive_ms(call: SqsCall, queue: KnownQueue, message: Message) -> int | None:
