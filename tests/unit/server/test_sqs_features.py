@@ -199,10 +199,13 @@ def test_dead_letters_and_their_way_back(sqs: Any, clock: SimulatedClock) -> Non
 
     clock.advance(1)
     arn = f"arn:aws:sqs:us-east-1:{ACCOUNT}:dead"
+    bodies(sqs, dead, VisibilityTimeout=1)
+    clock.advance(2)  # a message whose lease has ended waits as well
     handle = sqs.start_message_move_task(SourceArn=arn)["TaskHandle"]
     assert bodies(sqs, queue, WaitTimeSeconds=5) == ["bad"]
     (task,) = sqs.list_message_move_tasks(SourceArn=arn)["Results"]
     assert task["ApproximateNumberOfMessagesMoved"] == 1
+    assert task["ApproximateNumberOfMessagesToMove"] == 1
     cancel = sqs.cancel_message_move_task
     assert code_of(cancel, TaskHandle=handle).endswith("UnsupportedOperation")
     source = f"arn:aws:sqs:us-east-1:{ACCOUNT}:source"

@@ -48,7 +48,7 @@ from millstream.server.gateways.sqs.move_tasks import (
     MoveTask,
 )
 from millstream.server.gateways.sqs.names import QueueName, queue_of_arn, queue_of_stored
-from millstream.server.gateways.sqs.queues import LISTED_MAX
+from millstream.server.gateways.sqs.queues import LISTED_MAX, counted
 from millstream.server.journal import note_failure
 
 
@@ -85,8 +85,7 @@ async def start_move(call: SqsCall, request: shapes.StartMessageMoveTaskRequest)
             "There is already a task running. Only one active task is allowed for a source "
             "queue arn at a given time."
         )
-    info = await call.execute(c.DescribeQueue(source.stored))
-    waiting = 0 if info is None else info.available + info.unrouted
+    info = await counted(call, source)
     handle = msgspec.json.encode(_Handle(str(uuid4()), source.name.arn))
     task = MoveTask(
         handle=_token(handle),
@@ -94,7 +93,7 @@ async def start_move(call: SqsCall, request: shapes.StartMessageMoveTaskRequest)
         source_arn=source.name.arn,
         destination_arn="" if destination is None else destination.name.arn,
         rate=rate,
-        to_move=waiting,
+        to_move=info.available + info.unrouted,
         started_ms=call.now_ms(),
     )
     tasks.add(task)

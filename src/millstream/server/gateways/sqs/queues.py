@@ -16,6 +16,7 @@ from millstream.command import Transact
 from millstream.errors import Conflict
 from millstream.log.commands import SetMetadata
 from millstream.queue import commands as c
+from millstream.queue.model.message import QueueInfo
 from millstream.queue.model.own_logs import inbox_of
 from millstream.server.gateways.sqs import shapes
 from millstream.server.gateways.sqs.call import SqsCall
@@ -251,25 +252,34 @@ def after_of(token: str | None) -> str:
     raise invalid_value("NextToken", token[:100], "Invalid NextToken.")
 
 
+async def counted(call: SqsCall, queue: KnownQueue) -> QueueInfo:
+    """Return a queue with its counts; expired leases count as in flight until a claim."""
+    info = await call.execute(c.DescribeQueue(queue.stored))
+    if info is not None and info.in_flight:
+        await call.catalog.end_leases(queue)
+        info = await call.execute(c.DescribeQueue(queue.stored))
+    if info is None:
+        raise no_queue()
+    return info
+
+
 async def get_queue_attributes(
     call: SqsCall, request: shapes.GetQueueAttributesRequest
 ) -> dict[str, Any]:
     """Return attributes of a queue."""
     queue = await call.queue(request.queue_url)
     selection = selected_attributes(request.attribute_names)
-    info = await call.execute(c.DescribeQueue(queue.stored))
-    if info is not None and info.in_flight and COUNTS & selection:
-        await call.catalog.end_leases(queue)  # expired leases count as in flight until a claim
-        info = await call.execute(c.DescribeQueue(queue.stored))
-    if info is None:
-        raise no_queue()
     displayed = settings_of(queue)
-    displayed |= {
-        "ApproximateNumberOfMessages": str(info.available + info.unrouted),
-        "ApproximateNumberOfMessagesNotVisible": str(info.in_flight),
-        "ApproximateNumberOfMessagesDelayed": str(info.delayed),
-    }
-    assert displayed.keys() >= COUNTS
+    if COUNTS & selection:
+        info = await counted(call, queue)
+        displayed |= {
+            "ApproximateNumberOfMessages": str(info.available + info.unrouted),
+            "ApproximateNumberOfMessagesNotVisible": str(info.in_flight),
+            "ApproximateNumberOfMessagesDelayed": str(info.delayed),
+        }
+        assert displayed.keys() >= COUNTS
+    elif await call.execute(c.DescribeQueue(queue.stored)) is None:
+        raise no_queue()
     attributes = {name: value for name, value in displayed.items() if name in selection}
     return {"Attributes": attributes} if attributes else {}
 
