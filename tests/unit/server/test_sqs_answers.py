@@ -184,6 +184,26 @@ def test_a_purged_message_makes_no_repeat(sqs: Any) -> None:
     assert message["Attributes"]["MessageDeduplicationId"] == "d"
 
 
+def test_permissions_are_statements_of_the_policy(sqs: Any, queue: str) -> None:
+    def labels() -> list[str]:
+        read = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["Policy"])
+        policy = json.loads(read.get("Attributes", {}).get("Policy", "{}"))
+        return [statement["Sid"] for statement in policy.get("Statement", [])]
+
+    statements = [{"Sid": label, "Effect": "Allow", "Principal": "*"} for label in ("one", "two")]
+    policy = json.dumps({"Version": "2012-10-17", "Statement": statements})
+    sqs.set_queue_attributes(QueueUrl=queue, Attributes={"Policy": policy})
+    allow = {"QueueUrl": queue, "AWSAccountIds": ["210987654321"], "Actions": ["SendMessage"]}
+    assert error_of(sqs.add_permission, Label="two", **allow)[1].endswith("Already exists.")
+    sqs.add_permission(Label="three", **allow)
+    assert labels() == ["one", "two", "three"]
+    for label, remaining in (("one", ["two", "three"]), ("three", ["two"]), ("two", [])):
+        sqs.remove_permission(QueueUrl=queue, Label=label)
+        assert labels() == remaining
+    code = code_of(sqs.remove_permission, QueueUrl=queue, Label="two")
+    assert code == "InvalidParameterValue"
+
+
 def test_a_standard_queue_may_be_made_as_no_fifo_queue(sqs: Any) -> None:
     queue = made(sqs, "plain", FifoQueue="false")
     read = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["All"])["Attributes"]

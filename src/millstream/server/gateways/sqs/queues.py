@@ -49,9 +49,11 @@ from millstream.server.gateways.sqs.settings import (
     checked_settings,
     differing,
     displayed_settings,
+    has_statement,
     new_spec,
     selected_attributes,
     text_of,
+    without_statement,
 )
 
 LISTED_MAX = 1_000
@@ -439,7 +441,7 @@ async def add_permission(call: SqsCall, request: shapes.AddPermissionRequest) ->
     for account in request.accounts or ["[]"]:
         if not is_account(account):
             raise invalid_value("PrincipalId", account[:100], "Unable to verify.")
-    if label in queue.record.permissions:
+    if has_statement(queue.record, label):
         raise invalid_value("Label", label, "Already exists.")
     permission = PolicyStatement(request.accounts, request.actions)
     await change_record(
@@ -455,14 +457,9 @@ async def remove_permission(call: SqsCall, request: shapes.RemovePermissionReque
     label = request.label
     if not label:
         raise missing("Label")
-    if label not in queue.record.permissions:
+    if not has_statement(queue.record, label):
         raise invalid_value("Label", label[:100], "can't find label on existing policy.")
-
-    def alter(record: QueueRecord) -> QueueRecord:
-        statements = {each: entry for each, entry in record.permissions.items() if each != label}
-        return replace(record, permissions=statements)
-
-    await change_record(call, queue, alter)
+    await change_record(call, queue, lambda record: without_statement(record, label))
 
 
 async def list_dead_letter_sources(

@@ -391,9 +391,7 @@ def policy_of(name: QueueName, record: QueueRecord) -> str:
     text = record.attributes.get("Policy", "")
     if not record.permissions:
         return text
-    policy: dict[str, Any] = msgspec.json.decode(text) if text else {}
-    statements = policy.get("Statement", [])
-    statements = list(statements) if isinstance(statements, list) else [statements]
+    policy, statements = _read_policy(text)
     for label, permission in record.permissions.items():
         actions = [f"SQS:{action}" for action in permission.actions]
         accounts = [f"arn:aws:iam::{account}:root" for account in permission.accounts]
@@ -408,6 +406,37 @@ def policy_of(name: QueueName, record: QueueRecord) -> str:
         )
     head = {"Version": "2008-10-17", "Id": f"{name.arn}/SQSDefaultPolicy"}
     return msgspec.json.encode({**head, **policy, "Statement": statements}).decode()
+
+
+def _read_policy(text: str) -> tuple[dict[str, Any], list[Any]]:
+    """Return a policy as it was set, and its statements."""
+    policy: dict[str, Any] = msgspec.json.decode(text) if text else {}
+    statements = policy.get("Statement", [])
+    return policy, statements if isinstance(statements, list) else [statements]
+
+
+def _has_label(statement: Any, label: str) -> bool:
+    return isinstance(statement, dict) and statement.get("Sid") == label
+
+
+def has_statement(record: QueueRecord, label: str) -> bool:
+    """Whether a statement of a queue's policy has a label, added or set with the policy."""
+    _, statements = _read_policy(record.attributes.get("Policy", ""))
+    return label in record.permissions or any(_has_label(each, label) for each in statements)
+
+
+def without_statement(record: QueueRecord, label: str) -> QueueRecord:
+    """Return a record without the statements of a label."""
+    attributes = dict(record.attributes)
+    policy, statements = _read_policy(attributes.get("Policy", ""))
+    remaining = [each for each in statements if not _has_label(each, label)]
+    if len(remaining) < len(statements):
+        policy["Statement"] = remaining
+        attributes["Policy"] = msgspec.json.encode(policy).decode()
+        if not remaining:
+            del attributes["Policy"]
+    permissions = {each: entry for each, entry in record.permissions.items() if each != label}
+    return replace(record, attributes=attributes, permissions=permissions)
 
 
 def selected_attributes(names: list[str]) -> frozenset[str]:
