@@ -268,6 +268,12 @@ def test_a_batch_for_a_fifo_topic_without_ids_is_refused_as_a_whole(sns: Any) ->
             sns.publish_batch(TopicArn=topic, PublishBatchRequestEntries=[good, bad])
     with pytest.raises(ClientError, match="have the same Id"):
         sns.publish_batch(TopicArn=topic, PublishBatchRequestEntries=[good, good])
+    empty = {"TopicArn": topic, "PublishBatchRequestEntries": []}
+    assert refusal(sns.publish_batch, **empty) == "EmptyBatchRequest"
+    assert refusal(sns.list_topics, NextToken="bad") == "InvalidParameter"
+    of_queues = {"TopicArn": topic, "Label": "l", "AWSAccountId": ["1"], "ActionName": ["Publish"]}
+    assert refusal(sns.add_permission, **of_queues) == "InvalidAction"
+    sns.create_topic(Name="untagged", Tags=[])
 
 
 def test_the_link_of_an_envelope_ends_its_subscription(sqs: Any, sns: Any) -> None:

@@ -46,6 +46,7 @@ _MAPS = {
 }
 """Flattened maps: the parameter, and the name of the field that holds the key."""
 
+_EMPTY_LISTS = frozenset({*_LISTS.values(), *_MAPS, "PublishBatchRequestEntries"})
 _WRAPPERS = ("member", "entry")
 
 
@@ -95,9 +96,9 @@ def parameters_of(tree: Tree) -> dict[str, Any]:
     """Return a tree with its numbered folders as the lists and maps of SQS."""
     parameters: dict[str, Any] = {}
     for name, value in tree.items():
-        if value == "" and name in _LISTS.values():
-            parameters[name] = []  # how botocore writes an empty list
-        elif not isinstance(value, dict):
+        if value == "" and name in _EMPTY_LISTS:
+            continue  # how botocore writes an empty list
+        if not isinstance(value, dict):
             parameters[name] = value
         elif name in _LISTS:
             parameters[_LISTS[name]] = items_of(value)

@@ -92,7 +92,9 @@ class SqsGateway:
             try:
                 parsed = _parsed(request)  # only now: strangers make no work
                 action = ACTIONS.get(parsed.action)
-                if action is None or not _fits(request, parsed):
+                service = _NAMESPACES.get(sender.service)
+                is_foreign = action is not None and service not in (None, action.namespace)
+                if action is None or is_foreign or not _fits(request, parsed):
                     raise _unknown(parsed.action)
                 _check_method(request, parsed, sender)
                 namespace = action.namespace

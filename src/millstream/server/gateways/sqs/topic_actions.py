@@ -22,6 +22,7 @@ from millstream.log.commands import (
 from millstream.record import Retention
 from millstream.server.gateways.sqs import sns_shapes as shapes
 from millstream.server.gateways.sqs.call import SqsCall
+from millstream.server.gateways.sqs.errors import SqsError
 from millstream.server.gateways.sqs.filter_policy import parse_filter_policy
 from millstream.server.gateways.sqs.names import queue_of_arn
 from millstream.server.gateways.sqs.policy_views import PolicyRefused
@@ -148,7 +149,10 @@ async def _topics(call: SqsCall) -> list[KnownTopic]:
 
 def _page(items: list[Any], token: str | None, key: Any) -> tuple[list[Any], dict[str, str]]:
     """Return the items behind a token, and the token of the next page if there is one."""
-    after = after_of(token)
+    try:
+        after = after_of(token)
+    except SqsError:
+        raise wrong_parameter("nextToken") from None
     behind = [item for item in items if key(item) > after] if after else items
     page = behind[:PAGE]
     return page, {"NextToken": token_of(key(page[-1]))} if len(behind) > PAGE else {}
