@@ -184,6 +184,25 @@ def test_a_purged_message_makes_no_repeat(sqs: Any) -> None:
     assert message["Attributes"]["MessageDeduplicationId"] == "d"
 
 
+def test_the_trace_of_a_request_goes_with_its_messages(sqs: Any, queue: str) -> None:
+    trace = "Root=1-3152b799-8954dae64eda91bc9a23a7e8;Parent=7fa8c0f79203be72;Sampled=1"
+
+    def add(request: Any, **_: Any) -> None:
+        request.headers["X-Amzn-Trace-Id"] = trace
+
+    sqs.meta.events.register("before-sign.sqs.SendMessage", add)
+    sqs.send_message(QueueUrl=queue, MessageBody="x")
+    system = {"AWSTraceHeader": {"DataType": "String", "StringValue": "Root=1"}}
+    sqs.send_message(QueueUrl=queue, MessageBody="y", MessageSystemAttributes=system)
+    sqs.meta.events.unregister("before-sign.sqs.SendMessage", add)
+    sqs.send_message(QueueUrl=queue, MessageBody="z")
+    answer = sqs.receive_message(
+        QueueUrl=queue, MaxNumberOfMessages=10, MessageSystemAttributeNames=["AWSTraceHeader"]
+    )
+    traces = [message["Attributes"].get("AWSTraceHeader") for message in answer["Messages"]]
+    assert traces == [trace, "Root=1", None]
+
+
 def test_permissions_are_statements_of_the_policy(sqs: Any, queue: str) -> None:
     def labels() -> list[str]:
         read = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["Policy"])

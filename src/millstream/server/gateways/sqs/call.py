@@ -34,6 +34,8 @@ class SqsCall(Struct, frozen=True):
     path: str
     """The path of the request: a queue's address, or `/`."""
     request_id: str
+    trace: str = ""
+    """The trace of X-Ray that the request belongs to; its messages carry it on."""
 
     @property
     def home(self) -> HomePlace:

@@ -32,6 +32,7 @@ from millstream.server.journal import note_failure
 from millstream.server.listen.hot import SQS_PATH
 
 HOST_BYTES_MAX = 255
+TRACE_BYTES_MAX = 1_024
 _ACTION = re.compile(rb"(?:^|&)Action=")
 _HOST = re.compile(rf"[A-Za-z0-9.:\[\]_-]{{1,{HOST_BYTES_MAX}}}")
 
@@ -149,6 +150,7 @@ class SqsGateway:
             base=base_of(request.scheme, request.header(b"host")[: HOST_BYTES_MAX + 1]),
             path=request.path.decode("latin-1"),
             request_id=request_id,
+            trace=request.header(b"x-amzn-trace-id")[:TRACE_BYTES_MAX].decode("latin-1"),
         )
 
 

@@ -333,7 +333,7 @@ def _copies(
             continue
         message.message_deduplication_id = publication.deduplication if queue.name.is_fifo else None
         try:
-            letter = checked_letter(queue, message, sender=call.client.principal.token)
+            letter = checked_letter(call, queue, message)
         except SqsError:
             continue  # a message that the queue's settings refuse
         command, _ = put_batch(

@@ -28,6 +28,7 @@ from millstream.server.gateways.sqs.attributes import (
     check_id,
     checked_attributes,
     checked_system_attributes,
+    has_only_allowed,
     headers_of,
     size_of,
 )
@@ -64,7 +65,7 @@ class Letter(NamedTuple):
 async def send_message(call: SqsCall, request: shapes.SendMessageRequest) -> dict[str, Any]:
     """Send one message."""
     queue = await call.queue(request.queue_url)
-    letter = checked_letter(queue, request, sender=call.client.principal.token)
+    letter = checked_letter(call, queue, request)
     (result,) = await _put(call, queue, [letter])
     if isinstance(result, SqsError):
         raise result
@@ -90,7 +91,7 @@ async def send_message_batch(
     for entry in entries:
         name = str(entry.id)
         try:
-            letters[name] = checked_letter(queue, entry, sender=call.client.principal.token)
+            letters[name] = checked_letter(call, queue, entry)
         except SqsError as error:
             failures[name] = error
     results = dict(zip(letters, await _put(call, queue, [*letters.values()]), strict=True))
@@ -123,7 +124,7 @@ def _raw_size(entry: shapes.MessageParameters) -> int:
     return size
 
 
-def checked_letter(queue: KnownQueue, message: shapes.MessageParameters, *, sender: str) -> Letter:
+def checked_letter(call: SqsCall, queue: KnownQueue, message: shapes.MessageParameters) -> Letter:
     """Check a message as AWS checks it, and return it as a value with headers."""
     text = message.message_body
     if not text:
@@ -147,8 +148,10 @@ def checked_letter(queue: KnownQueue, message: shapes.MessageParameters, *, send
             "One or more parameters are invalid. Reason: Message must be shorter than "
             f"{queue.record.size_max} bytes."
         )
-    if sender:
+    if sender := call.client.principal.token:
         headers[SENDER] = sender
+    if call.trace and TRACE not in headers and has_only_allowed(call.trace):
+        headers[TRACE] = call.trace
     _add_group(queue, message, headers, body)
     return Letter(body, headers, _delay(queue, message.delay_seconds), digests, size)
 
