@@ -173,6 +173,15 @@ def test_a_receive_without_a_timeout_has_each_message_once(sqs: Any) -> None:
     assert bodies(sqs, plain) == ["b", "c"]
 
 
+def test_a_lease_below_a_second_holds(sqs: Any, server: Serving, clock: SimulatedClock) -> None:
+    with millstream.open(server.url) as ms:
+        ms.queue("short", lease=0.5).put(b"x")
+    queue = sqs.get_queue_url(QueueName="short")["QueueUrl"]
+    assert [bodies(sqs, queue), bodies(sqs, queue)] == [["x"], []]
+    clock.advance(0.6)
+    assert bodies(sqs, queue) == ["x"]
+
+
 def test_dead_letters_and_their_way_back(sqs: Any, clock: SimulatedClock) -> None:
     dead = made(sqs, "dead")
     policy = {

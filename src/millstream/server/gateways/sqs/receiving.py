@@ -37,7 +37,7 @@ from millstream.server.gateways.sqs.errors import SqsError, invalid_value
 from millstream.server.gateways.sqs.identity import digest_of_value, id_of_put, sequence_number
 from millstream.server.gateways.sqs.names import queue_of_stored
 from millstream.server.gateways.sqs.receipts import Receipt
-from millstream.server.gateways.sqs.settings import READABLE, VISIBILITY_S_MAX
+from millstream.server.gateways.sqs.settings import NO_LEASE_S, READABLE, VISIBILITY_S_MAX
 
 MESSAGES_MAX = 10
 WAIT_S_MAX = 20
@@ -77,7 +77,7 @@ async def receive_message(call: SqsCall, request: shapes.ReceiveMessageRequest) 
     )
     attempt = _attempt_of(queue, request.receive_request_attempt_id)
     wait_s = queue.record.wait_s if wait_s is None else wait_s
-    is_visible = lease_s == 0 or (lease_s is None and queue.spec.lease < 1)
+    is_visible = lease_s == 0 or (lease_s is None and queue.spec.lease <= NO_LEASE_S)
     lease_ms = None if lease_s is None else lease_s * 1000
     if is_visible:
         lease_ms = GIVEN_BACK_MS

@@ -33,6 +33,9 @@ DEDUPLICATION_S = 300.0
 RETENTION_S = "345600"
 """How long a queue that SQS makes keeps its messages, unless its maker says."""
 
+NO_LEASE_S = 0.001
+"""The lease of a queue whose VisibilityTimeout is 0."""
+
 DONE_S = 3_600.0
 """How long a queue remembers deleted messages: a repeated delete is harmless meanwhile."""
 
@@ -321,7 +324,7 @@ def altered_spec(
     """Return our spec of a queue after changes of attributes; `record` has the changes already."""
     values: dict[str, Any] = {}
     if "VisibilityTimeout" in changes:
-        values["lease"] = max(0.001, float(changes["VisibilityTimeout"]))
+        values["lease"] = max(NO_LEASE_S, float(changes["VisibilityTimeout"]))
         values["lease_max"] = max(spec.lease_max, float(VISIBILITY_S_MAX))
     if "DelaySeconds" in changes:
         values["delay"] = float(changes["DelaySeconds"])
