@@ -47,9 +47,9 @@ def take_passing(ledger: Ledger, chosen: Selection, lane: int, count_max: int, l
     """
     walk = _Walk(ledger, chosen, lane, count_max)
     at_ms: int | None = None
-    takes_runs = ledger.index.takes_runs
-    go = walk.gather if takes_runs else walk.go
-    for bucket_id, slots in _steps(chosen, lane, LOOKED_AHEAD if takes_runs else count_max):
+    gathers = ledger.index.takes_runs and count_max > 1
+    go = walk.gather if gathers else walk.go
+    for bucket_id, slots in _steps(chosen, lane, LOOKED_AHEAD if gathers else count_max):
         walk.end_of_step = slots[1]
         for span in ledger.bucket(bucket_id).sources(*slots):
             if span.at_ms != at_ms:
