@@ -231,12 +231,14 @@ def _check_type(path: str, schema: AnyOf) -> None:
             _check_fields(path, schema)
         case EnumType():
             _check_values(path, schema)
-        case DecimalType() if not 0 <= schema.scale <= schema.precision <= DIGITS_MAX or (
-            schema.precision == 0
+        case DecimalType(precision=precision, scale=scale) if (
+            not (type(precision) is type(scale) is int)
+            or not 0 <= scale <= precision <= DIGITS_MAX
+            or precision == 0
         ):
             raise InvalidInput(
                 f"the decimal at {path} has a precision from 1 to {DIGITS_MAX} and a scale from 0 to the "
-                f"precision, not {schema.precision} and {schema.scale}",
+                f"precision, not {precision!r:.20} and {scale!r:.20}",
                 where=path,
             )
         case IntegerType() if any(

@@ -209,9 +209,9 @@ def _default(field: inspect.Field) -> Any:
         value = factory()
     if value is msgspec.UNSET:
         return None
-    try:
-        return msgspec.to_builtins(value, enc_hook=_encoded)
-    except (TypeError, ValueError, RecursionError):
+    try:  # the store keeps JSON: a tuple is a list there
+        return msgspec.json.decode(msgspec.json.encode(value, enc_hook=_encoded))
+    except (TypeError, ValueError, RecursionError, OverflowError):
         return None
 
 

@@ -90,6 +90,19 @@ def test_a_struct_has_its_encoded_names_defaults_and_bounds() -> None:
     )
 
 
+class Tagged(Struct):
+    tags: tuple[str, ...] = ("new",)
+    seen: set[int] = set()
+    inner: Any = (1, (2,))
+    far: float = float("inf")
+
+
+def test_defaults_are_kept_as_json_has_them() -> None:
+    schema = schema_of(Tagged)
+    assert [field.default for field in schema.fields] == [["new"], [], [1, [2]], None]
+    assert msgspec.json.decode(msgspec.json.encode(schema), type=StructType) == schema
+
+
 def test_a_dataclass_and_a_typed_dict_have_fields() -> None:
     assert schema_of(Point).fields == (
         SchemaField(name="x", type=NumberType()),
@@ -306,6 +319,12 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     "two types": (msgspec.defstruct("C", [("z", int | str)]), "$.z"),
     "a pattern": (msgspec.defstruct("C", [("z", Annotated[str, Meta(pattern="a+")])]), "pattern"),
     "multiples": (msgspec.defstruct("C", [("z", Annotated[int, Meta(multiple_of=2)])]), "multiple"),
+    "digits of text": (
+        msgspec.defstruct(
+            "C", [("z", Annotated[Decimal, Meta(extra_json_schema={"precision": "x"})])]
+        ),
+        "not 'x' and 18",
+    ),
     "integer keys": (msgspec.defstruct("C", [("z", dict[int, int])]), "keys of int"),
     "itself": (Recursive, "contains itself, at $.inner"),
     "an array": (Positional, "array_like"),
