@@ -53,9 +53,10 @@ def conflicts(old: AnyOf, new: AnyOf, path: str = "$") -> list[str]:
         case (IntegerType() | NumberType(), IntegerType() | NumberType()):
             if _widens(old, new):
                 return breaks + _of_bounds(old, new, path)
-        case (TextType() | BinaryType(), TextType() | BinaryType()) if type(old) is type(new):
-            if not (isinstance(new, TextType) and new.format and old != new):
-                return breaks + _of_lengths(old, new, path, "length")
+        case (TextType(), TextType()) if new.format in ("", old.format):
+            return breaks + _of_lengths(old, new, path, "length")
+        case (BinaryType(), BinaryType()):
+            return breaks + _of_lengths(old, new, path, "length")
         case _:
             if _widens(old, new):
                 return breaks
@@ -173,20 +174,31 @@ def conflicts_with(versions: Sequence[StructType], new: StructType) -> list[str]
     return conflicts(newest, new) + _of_returning(newest, merged(versions), new, "$")
 
 
-def _of_returning(newest: StructType, past: StructType, new: StructType, path: str) -> list[str]:
+def _of_returning(newest: AnyOf, past: AnyOf, new: AnyOf, path: str) -> list[str]:
+    match newest, past, new:
+        case (ListType(), ListType(), ListType()):
+            return _of_returning(newest.items, past.items, new.items, f"{path}[...]")
+        case (MapType(), MapType(), MapType()):
+            return _of_returning(newest.values, past.values, new.values, f"{path}[...]")
+        case (StructType(), StructType(), StructType()):
+            return _of_returning_fields(newest, past, new, path)
+    return []
+
+
+def _of_returning_fields(
+    newest: StructType, past: StructType, new: StructType, path: str
+) -> list[str]:
     breaks = []
     now = {field.name: field.type for field in newest.fields}
     before = {field.name: field.type for field in past.fields}
     for field in new.fields:
         at = f"{path}.{field.name}"
         current, earlier = now.get(field.name), before.get(field.name)
-        if current is None and earlier is not None:
+        if earlier is None:
+            continue
+        if current is None:
             breaks += conflicts(earlier, field.type, at)
-        elif (
-            isinstance(current, StructType)
-            and isinstance(earlier, StructType)
-            and isinstance(field.type, StructType)
-        ):
+        else:
             breaks += _of_returning(current, earlier, field.type, at)
     return breaks
 

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from msgspec.structs import replace
 
 from millstream.errors import InvalidInput
-from millstream.schema.evolution import merged
+from millstream.schema.evolution import conflicts, conflicts_with, merged
 from millstream.schema.model import (
+    AnyOf,
     AnyType,
     BinaryType,
     DateType,
@@ -139,6 +141,29 @@ def test_versions_are_merged_to_the_newest() -> None:
         )
     )
     assert merged([]) == StructType()
+
+
+def of(kind: AnyOf | None) -> StructType:
+    return StructType(fields=() if kind is None else (SchemaField(name="a", type=kind),))
+
+
+def test_null_becomes_a_value_of_a_text_with_a_format() -> None:
+    for text in (TextType(format="uuid"), TextType(format="time"), TextType(length_max=3)):
+        assert conflicts(of(text), of(replace(text, nullable=True))) == []
+    assert conflicts(of(TextType()), of(TextType(format="uuid"))) == [
+        "$.a: text cannot become uuid text"
+    ]
+
+
+def test_a_field_that_returns_has_a_type_that_its_earlier_values_fit() -> None:
+    def lists(kind: AnyOf | None) -> StructType:
+        return of(ListType(items=MapType(values=of(kind))))
+
+    past = [lists(IntegerType()), lists(None)]
+    optional = StructType(fields=(SchemaField(name="a", type=TextType(), required=False),))
+    again = of(ListType(items=MapType(values=optional)))
+    assert conflicts_with(past, again) == ["$.a[...][...].a: integer cannot become text"]
+    assert conflicts_with(past[1:], again) == []
 
 
 def test_the_json_schema_is_plain_json() -> None:
