@@ -237,7 +237,24 @@ def pack_headers(column: pa.Array) -> list[bytes]:
 
 def headers_of(column: pa.Array) -> list[Headers]:
     """Return headers from Kafka's pairs, a map of texts, or a map of typed values."""
+    if not _are_headers(column.type):
+        raise InvalidInput(
+            "headers is a map with names of type string, or an array of structs with key and value, "
+            f"not {column.type}; cast it"
+        )
     return [_headers(pairs or ()) for pairs in column.to_pylist()]
+
+
+def _are_headers(kind: pa.DataType) -> bool:
+    types = pa.types
+    if types.is_map(kind):
+        name = kind.key_type
+    elif types.is_list(kind) and types.is_struct(kind.value_type):
+        fields = {field.name: field.type for field in kind.value_type}
+        name = fields.get("key", pa.null()) if "value" in fields else pa.null()
+    else:
+        return False
+    return bool(types.is_string(name) or types.is_large_string(name))
 
 
 def _headers(pairs: Iterable[Any]) -> Headers:
