@@ -408,6 +408,17 @@ def test_values_of_a_log_without_a_schema_are_bytes(tmp_path: Path, kind: str) -
     assert [row["value"] for row in table.rows()] == [b"\x00", b"", None]
 
 
+def test_delta_refuses_names_that_differ_in_case_alone(tmp_path: Path) -> None:
+    nested = pa.struct([pa.field("id", pa.int64()), pa.field("ID", pa.string())])
+    for fields in ([pa.field("n", pa.list_(nested))], list(nested)):
+        columns = union([base_columns(), fields])
+        with pytest.raises(InvalidInput, match=r"'id' and .*'ID'; write to an Iceberg table"):
+            open_sink(folder_of(tmp_path / "new"), "delta", columns, BY_DATE, 1)
+        old = open_sink(folder_of(tmp_path / "old"), "delta", base_columns(), BY_DATE, 1)
+        with pytest.raises(InvalidInput, match="differ in upper and lower case alone"):
+            old.prepare(columns)
+
+
 def test_the_folder_of_an_archive_is_refused(tmp_path: Path) -> None:
     (tmp_path / "_manifest").mkdir()
     with pytest.raises(InvalidInput, match="is an archive; a continuous table needs a folder"):

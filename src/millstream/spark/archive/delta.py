@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from urllib.parse import unquote
 
 import msgspec
@@ -49,6 +49,7 @@ def open_delta(
     settings: Mapping[str, str] | None = None,
 ) -> DeltaTable:
     """Open a table, and add the columns that it lacks; make it if it is missing."""
+    check_names(schema)
     table = DeltaTable.create(
         folder.text,
         Schema.from_arrow(schema),
@@ -69,6 +70,20 @@ def open_delta(
         table.alter.add_columns(list(Schema.from_arrow(pa.schema(changed)).fields))
         table.update_incremental()
     return table
+
+
+def check_names(fields: Iterable[pa.Field], path: str = "") -> None:
+    """Refuse names that Delta takes for the same name: they differ in upper and lower case alone."""
+    names: dict[str, str] = {}
+    for field in fields:
+        other = names.setdefault(field.name.lower(), field.name)
+        if other != field.name:
+            raise InvalidInput(
+                f"a Delta table has no two columns whose names differ in upper and lower case alone: "
+                f"{path}{other!r} and {path}{field.name!r}; write to an Iceberg table, or rename a field"
+            )
+        inner = [field.type.field(at) for at in range(field.type.num_fields)]
+        check_names(inner, f"{path}{field.name}.")
 
 
 class DeltaArchive:

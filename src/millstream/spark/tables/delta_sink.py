@@ -17,7 +17,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from millstream.clock import SystemClock
 from millstream.errors import Conflict
-from millstream.spark.archive.delta import open_delta, stats_of, value_of
+from millstream.spark.archive.delta import check_names, open_delta, stats_of, value_of
 from millstream.spark.archive.folders import Folder
 from millstream.spark.archive.lake_columns import text_of
 from millstream.spark.archive.partitioning import NULL, PartitionBy
@@ -50,6 +50,7 @@ class DeltaSink:
         """Add missing columns to the table; return all columns of the table."""
         present = union([pa.schema(self._table.schema().to_arrow())])
         target = union([present, columns])
+        check_names(target)
         if changed := [field for field in target if field not in present]:
             self._table.alter.add_columns(list(Schema.from_arrow(pa.schema(changed)).fields))
             self._table.update_incremental()
