@@ -154,6 +154,7 @@ def test_rows_are_split_by_values_and_by_days() -> None:
 def test_any_value_names_a_directory() -> None:
     by = PartitionBy("land", by_day=False)
     assert by.directory("DE/Köln=1") == "by_land=DE%2FKöln%3D1"
+    assert by.directory("") == by.directory(NULL)  # readers of directories refuse an empty value
     long = by.directory("ü" * 5_000)
     assert len(long.encode()) <= 200
     assert long != by.directory("ü" * 5_001)

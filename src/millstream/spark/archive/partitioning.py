@@ -46,8 +46,8 @@ class PartitionBy(Struct, frozen=True):
         return "date" if self.by_day else f"by_{self.column}"
 
     def directory(self, value: str) -> str:
-        """Return the directory of a partition."""
-        return escaped(self.label, value)
+        """Return the directory of a partition; the empty text shares that of null, as in Spark."""
+        return escaped(self.label, value or NULL)
 
     def split(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Yield the rows of each partition, with the value of the partition."""
