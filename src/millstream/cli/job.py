@@ -117,9 +117,11 @@ def show_job(ms: Millstream, id: JobId) -> Printed:
 def cancel_jobs(ms: Millstream, ids: JobIds) -> Printed:
     """Cancel jobs. A job that waits never starts; a job that runs is asked to end.
 
-    The exit code is 1 if a job had ended before.
+    The exit code is 1 if a job had ended before. A wrong id cancels no job.
     """
     stored = StoredJobs(ms.session)
+    for id in ids:
+        stored.get(id)
     outcomes = {id: stored.cancel(id) for id in ids}
     words = {True: "cancelled", "requested": "asked to end", False: "has ended already"}
     lines = [f"{safe(id)} {words[outcome]}" for id, outcome in outcomes.items()]
@@ -131,11 +133,17 @@ def cancel_jobs(ms: Millstream, ids: JobIds) -> Printed:
 
 
 def retry_jobs(ms: Millstream, ids: JobIds) -> Printed:
-    """Try failed jobs again, with all attempts of their tasks."""
+    """Try failed jobs again, with all attempts of their tasks.
+
+    If a job has not failed, or its id is wrong, no job runs again.
+    """
     stored = StoredJobs(ms.session)
-    for id in ids:
+    has_failed = {id: stored.get(id).state == "failed" for id in ids}
+    for id in sorted(has_failed, key=has_failed.__getitem__):  # those to refuse come first
         stored.retry(id)
-    return Printed({"retried": ids}, f"{plural(len(ids), 'job')} will run again")
+    return Printed(
+        {"retried": list(has_failed)}, f"{plural(len(has_failed), 'job')} will run again"
+    )
 
 
 def limit_key(

@@ -83,6 +83,8 @@ def test_a_result_is_printed_as_json(jobs: Jobs, tasks: dict[str, Any], job: Any
 
 def test_a_waiting_job_is_cancelled_once(jobs: Jobs, tasks: dict[str, Any], job: Any) -> None:
     waiting, done = tasks["add"].put(1, 2), tasks["add"].put(1, 2)
+    job("cancel", waiting.id, "jobs-99", code=1)
+    assert waiting.state() == "waiting", "nothing is cancelled if an id is wrong"
     assert job("cancel", waiting.id) == f"{waiting.id} cancelled\n"
     jobs.worker().run(drain=True)
     assert waiting.state() == "cancelled"
@@ -92,7 +94,10 @@ def test_a_waiting_job_is_cancelled_once(jobs: Jobs, tasks: dict[str, Any], job:
 def test_a_failed_job_runs_again(jobs: Jobs, tasks: dict[str, Any], job: Any) -> None:
     failed, done = tasks["refuse"].put(), tasks["add"].put(1, 2)
     jobs.worker().run(drain=True)
-    assert job.json("retry", failed.id) == {"retried": [failed.id]}
+    job("retry", failed.id, done.id, code=1)
+    job("retry", failed.id, "jobs-99", code=1)
+    assert failed.state() == "failed", "nothing is tried again if one job is refused"
+    assert job.json("retry", failed.id, failed.id) == {"retried": [failed.id]}
     assert failed.state() == "waiting"
     job("retry", done.id, code=1)
 
