@@ -215,6 +215,10 @@ class Arguments:
                 f"task {self._task!r}: an annotation names {error.name!r}, which its module does not "
                 "define; import it at the top of the module, not only for the type checker"
             ) from None
+        except TypeError as error:
+            raise InvalidInput(
+                f"task {self._task!r}: the annotations of {function!r:.100} cannot be read: {error}"
+            ) from None
         self._fields = [_field(p, hints.get(p.name, Any)) for p in self._parameters.values()]
         self._checked_names |= {
             name

@@ -120,7 +120,7 @@ def _context_parameter(function: Callable[..., Any], task: str) -> str | None:
     """Return the name of the parameter that is annotated with the context."""
     try:
         hints = get_type_hints(function)
-    except NameError:
+    except (NameError, TypeError):
         return None  # `Arguments` explains the wrong annotation
     names = [name for name, hint in hints.items() if _is_context(hint) and name != "return"]
     if len(names) > 1:

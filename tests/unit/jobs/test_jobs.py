@@ -8,6 +8,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -440,6 +441,13 @@ def test_a_function_that_cannot_be_imported_is_refused(jobs: Jobs) -> None:
 
 def module_task(n: int) -> None:
     """Be a function at the top of a module."""
+
+
+def test_a_callable_without_readable_annotations_is_refused(jobs: Jobs) -> None:
+    with pytest.raises(
+        InvalidInput, match=r"task 'once': the annotations of functools.partial.* cannot be"
+    ):
+        jobs.task(name="once")(partial(module_task, 1))
 
 
 def test_a_name_with_a_line_break_is_refused(jobs: Jobs) -> None:
