@@ -70,6 +70,8 @@ class Arguments:
             encoded = self._encoder.encode(given)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise self._refuse_encoding(self._bound(args, kwargs), error) from None
+        if has_no_number(given, encoded):
+            raise self._refuse_number(self._bound(args, kwargs))
         self._fields_of(encoded)
         if self._checked_names:
             self._check_values(self._bound(args, kwargs))
@@ -142,6 +144,8 @@ class Arguments:
             encoded = self._encoder.encode(bound)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise self._refuse_encoding(bound, error) from None
+        if has_no_number(bound, encoded):
+            raise self._refuse_number(bound)
         self._fields_of(encoded, self._following_decoder)
         self._check_values(bound)
         return encoded
@@ -249,6 +253,13 @@ class Arguments:
             f"task {self._task!r}: its parameters cannot be checked in JSON: {error}"
         )
 
+    def _refuse_number(self, arguments: Mapping[str, Any]) -> InvalidInput:
+        names = [name for name, value in arguments.items() if has_no_number(value, b"null")]
+        return InvalidInput(
+            f"task {self._task!r}: argument {', '.join(map(repr, names))}: expected finite numbers; "
+            "JSON has neither NaN nor infinity"
+        )
+
     def _refuse_encoding(self, arguments: Mapping[str, Any], error: Exception) -> InvalidInput:
         for name, value in arguments.items():
             try:
@@ -259,6 +270,21 @@ class Arguments:
                     f"encoded as JSON: {reason}; {SUPPORTED}"
                 )
         return InvalidInput(f"task {self._task!r}: its arguments cannot be encoded: {error}")
+
+
+def has_no_number(value: Any, encoded: bytes) -> bool:
+    """Whether a value contains NaN or an infinite float: in JSON they are null."""
+    return b"null" in encoded and _has_no_number(msgspec.to_builtins(value, str_keys=True))
+
+
+def _has_no_number(value: Any) -> bool:
+    if isinstance(value, float):
+        return not isfinite(value)
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        return False
+    return any(map(_has_no_number, value))
 
 
 def _field(parameter: inspect.Parameter, annotation: Any) -> tuple[str, Any, Any] | tuple[str, Any]:

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from millstream.errors import InvalidInput
-from millstream.jobs.arguments import SUPPORTED
+from millstream.jobs.arguments import SUPPORTED, has_no_number
 from millstream.worker.reason import reason_of
 
 RESULT_BYTES_MAX = 1_000_000
@@ -52,6 +52,10 @@ def encode_result(task: str, result: Any) -> bytes | None:
             f"task {task!r} returned a value ({type(result).__name__}) which cannot be encoded as JSON: "
             f"{error}; {SUPPORTED}"
         ) from None
+    if has_no_number(result, encoded):
+        raise UnencodableResult(
+            f"task {task!r} returned NaN or an infinite number, which JSON does not have"
+        )
     if len(encoded) > RESULT_BYTES_MAX:
         raise UnencodableResult(
             f"task {task!r} returned {len(encoded):,} bytes of JSON; a result has at most "

@@ -102,6 +102,13 @@ def test_a_result_that_cannot_be_encoded_fails_the_job_at_once(jobs: Jobs) -> No
     assert [info.name for info in jobs.opened().logs() if info.name == "never"] == []
 
 
+def test_a_result_with_a_number_that_json_does_not_have_fails_the_job(jobs: Jobs) -> None:
+    job = jobs.task(name="mean")(lambda: [None, float("nan")]).put()
+    drained(jobs)
+    with pytest.raises(JobFailed, match="'mean' returned NaN or an infinite number"):
+        job.result(timeout=5)
+
+
 def test_put_many_puts_all_jobs_in_order(jobs: Jobs) -> None:
     called = []
     task = jobs.task(name="note")(lambda n: called.append(n))
