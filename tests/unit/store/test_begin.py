@@ -651,3 +651,20 @@ def test_a_store_that_is_opened_to_be_read_refuses(name: str, path: Path) -> Non
     refused = pytest.raises(CannotOpen, match="mode='r'")
     with surface_of(name) as surface, surface.open(path, mode="r") as ms, refused:
         ms.begin().__enter__()
+
+
+def test_sql_uses_full_text_and_r_tree_tables(tmp_path: Path) -> None:
+    with millstream.open(tmp_path / "texts.db") as ms:
+        with ms.transaction() as tx:
+            tx.sql("CREATE VIRTUAL TABLE texts USING fts5(text)")
+            tx.sql("INSERT INTO texts VALUES ('a grey mill'), ('a stream')")
+            tx.sql("CREATE VIRTUAL TABLE boxes USING rtree(id, low, high)")
+            tx.sql("INSERT INTO boxes VALUES (1, 0, 1), (2, 5, 6)")
+        with ms.begin() as block:
+            block.sql("UPDATE texts SET text = 'a blue mill' WHERE text MATCH 'grey'")
+            boxes = block.sql("SELECT id FROM boxes WHERE low < 3").rows
+        assert boxes == [(1,)]
+        found = ms.sql("SELECT text FROM texts WHERE texts MATCH 'mill'").rows
+        assert found == [("a blue mill",)]
+        with pytest.raises(InvalidInput, match="PRAGMA"), ms.transaction() as tx:
+            tx.sql("PRAGMA page_size = 512")

@@ -27,6 +27,9 @@ _FORBIDDEN = {
 }
 """Actions that are denied, and the reason."""
 
+_ASKED_BY_VIRTUAL_TABLES = {"data_version", "page_size"}
+"""Pragmas that FTS5 and R-Tree read while a statement uses their tables. Reading a pragma changes nothing."""
+
 _INBOX = {INBOX, INBOX_FAILED}
 """Our tables whose rows the application may use."""
 
@@ -38,12 +41,18 @@ def may_write(
     action: int, first: str | None, second: str | None, _database: str | None, _by: str | None
 ) -> int:
     """Authorize a statement: deny our tables, transactions, pragmas and attached databases."""
+    if _only_asks(action, first, second):
+        return apsw.SQLITE_OK
     if action in _FORBIDDEN:
         return apsw.SQLITE_DENY
     ours = any(name is not None and name.lower().startswith(PREFIX) for name in (first, second))
     if ours and action in _ROWS and first is not None and first.lower() in _INBOX:
         return apsw.SQLITE_OK
     return apsw.SQLITE_DENY if ours else apsw.SQLITE_OK
+
+
+def _only_asks(action: int, pragma: str | None, value: str | None) -> bool:
+    return action == apsw.SQLITE_PRAGMA and value is None and pragma in _ASKED_BY_VIRTUAL_TABLES
 
 
 def reason_of(action: int) -> str:
@@ -62,7 +71,7 @@ def may_read(
     action: int, first: str | None, second: str | None, database: str | None, by: str | None
 ) -> int:
     """Authorize a statement that only reads."""
-    if action not in _READS:
+    if action not in _READS and not _only_asks(action, first, second):
         return apsw.SQLITE_DENY
     return may_write(action, first, second, database, by)
 
