@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 import zipfile
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -31,6 +33,11 @@ def store(tmp_path: Path) -> Path:
             tx.sql(f'CREATE TABLE "{PRIVATE}" ("{PRIVATE}" TEXT DEFAULT \'{PRIVATE}\')')
             tx.sql(f'CREATE INDEX "{PRIVATE}-index" ON "{PRIVATE}" ("{PRIVATE}")')
         ms.fold()
+    with closing(sqlite3.connect(path)) as application:
+        application.execute(
+            f'CREATE TRIGGER "{PRIVATE}-trigger" AFTER INSERT ON millstream_inbox '
+            f"BEGIN INSERT INTO \"{PRIVATE}\" VALUES ('{PRIVATE}'); END"
+        )
     return path
 
 
@@ -59,7 +66,7 @@ def test_it_has_versions_sizes_and_settings_without_any_text_of_users(
     assert facts["store.json"]["file_bytes"] == store.stat().st_size
     assert facts["store.json"]["pragmas"]["journal_mode"] == "wal"
     assert any("millstream_record" in text for text in facts["store.json"]["schema"])
-    assert facts["store.json"]["application_objects"] == {"table": 1, "index": 1}
+    assert facts["store.json"]["application_objects"] == {"table": 1, "index": 1, "trigger": 1}
     assert facts["findings.json"]["healthy"]
     assert facts["settings.json"] == {"MILLSTREAM_SERVE_PORT": "8080", "MILLSTREAM_STORE": "(set)"}
     assert facts["environment.json"]["disks"]["store"]["free_bytes"] > 0

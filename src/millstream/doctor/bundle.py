@@ -113,7 +113,7 @@ def _environment(store: Path, environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _store(path: Path) -> dict[str, Any]:
-    """Return the sizes, settings and schema of a store's file; only our own tables are named."""
+    """Return the sizes, settings and schema of a store's file; only our own objects are named."""
     facts: dict[str, Any] = {
         "file_bytes": path.stat().st_size,
         "wal_bytes": _size(Path(f"{path}-wal")),
@@ -123,14 +123,14 @@ def _store(path: Path) -> dict[str, Any]:
     try:
         facts["pragmas"] = {name: connection.pragma(name) for name in PRAGMAS}
         rows: list[Any] = connection.execute(
-            "SELECT type, tbl_name, sql FROM sqlite_schema"
+            "SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL"
         ).fetchall()
     except (apsw.Error, UnicodeDecodeError) as error:
         return facts | {"unreadable": type(error).__name__}
     finally:
         connection.close()
-    own_objects = [(kind, sql) for kind, table, sql in rows if str(table).startswith(PREFIX)]
-    facts["schema"] = [sql for _, sql in own_objects if sql]
+    own_objects = [(kind, sql) for kind, name, sql in rows if str(name).startswith(PREFIX)]
+    facts["schema"] = [sql for _, sql in own_objects]
     facts["application_objects"] = dict(
         Counter(kind for kind, *_ in rows) - Counter(kind for kind, _ in own_objects)
     )
