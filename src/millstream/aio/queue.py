@@ -36,6 +36,7 @@ from millstream.queue.schema_commands import DeleteQueueSchema, GetQueueSchemas,
 from millstream.record import Producer, Seconds, optional_ms, to_ms
 from millstream.rooms.commands import BrowserRight, MintBrowserTicket
 from millstream.rooms.model import NounTicket
+from millstream.schema.evolution import conflicts_with
 from millstream.schema.history import SchemaMode, SchemaVersion, check_mode
 from millstream.schema.source import schema_of
 from millstream.streaming.options import ProducerOptions, ProducerSettings
@@ -108,6 +109,11 @@ class Queue(MessageFates, MessageUpkeep):
     async def schemas(self) -> list[SchemaVersion]:
         """Return the versions of the schema of messages that are put, the oldest first."""
         return await self._session.execute(GetQueueSchemas(self.name))
+
+    async def check_schema(self, schema: Any) -> list[str]:
+        """Return a sentence for each conflict of a schema with that of the queue; nothing is changed."""
+        versions = await self.schemas()
+        return conflicts_with([version.schema for version in versions], schema_of(schema))
 
     async def delete_schema(self) -> bool:
         """Forget the schema of the queue and its versions; False without a schema."""

@@ -260,7 +260,12 @@ def test_a_queue_checks_what_is_put(ms: Millstream) -> None:
     assert version is not None
     assert version.version == 1
     assert [each.version for each in mail.schemas()] == [1]
+    assert mail.check_schema(WiderOrder) == []
+    with pytest.raises(InvalidInput) as refused:
+        mail.set_schema(OtherOrder)
+    assert refused.value.conflicts == mail.check_schema(OtherOrder) != []
     assert mail.delete_schema()
+    assert mail.check_schema(OtherOrder) == []
     mail.put("anything")
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from millstream.aio.queue import Queue
 from millstream.errors import NotFound
 from millstream.queue import schema_commands as c
-from millstream.schema.evolution import conflicts_with
 from millstream.schema.history import check_mode
 from millstream.schema.source import schema_of
 from millstream.server.rest.ask import Ask
@@ -55,8 +55,7 @@ async def list_queue_schemas(ask: Ask, queue: str) -> SchemaList:
 @endpoint("POST /queues/{queue}/schema/check")
 async def check_queue_schema(ask: Ask, queue: str, body: CheckBody) -> SchemaConflicts:
     """Compare a schema with the versions of a queue's schema, and change nothing."""
-    versions = await ask.execute(c.GetQueueSchemas(queue))
-    conflicts = conflicts_with([each.schema for each in versions], schema_of(body.schema))
+    conflicts = await Queue(ask, queue).check_schema(body.schema)
     return SchemaConflicts(compatible=not conflicts, conflicts=conflicts)
 
 
