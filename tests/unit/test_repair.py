@@ -81,6 +81,17 @@ def test_a_damaged_row_is_replaced_from_a_backup(path: Path, tmp_path: Path) -> 
     assert names_in(tmp_path) == {"a.db", "a.db.aside-1", "backup"}
 
 
+def test_a_backup_whose_newest_point_is_damaged_repairs_from_the_point_before(
+    path: Path, tmp_path: Path
+) -> None:
+    before = rows_of(path)
+    damage(path, BLOCK)
+    newest = tmp_path / "backup" / "points" / "99999999999999-9.json"
+    newest.write_bytes(b"{}")
+    assert repaired(path, tmp_path / "backup").healthy
+    assert rows_of(path) == before
+
+
 def test_a_copy_and_a_server_are_donors_too(path: Path, tmp_path: Path) -> None:
     before = rows_of(path)
     copy_store(str(path), str(tmp_path / "copy.db"))

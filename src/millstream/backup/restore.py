@@ -188,10 +188,9 @@ def choose(place: BackupPlace, at: RestoreMoment | None) -> RestorePlan:
     """
     stored = list(place.read_points())
     points = in_order(stored)
-    if not points:
-        raise CannotOpen(f"{place.text} has no complete point yet", path=place.text)
+    _need_point(place, points)
     if at is None:
-        plan = RestorePlan(points[-1], list_chain(place.objects, points[-1]), None)
+        plan = _plan_for_newest(place, points)
     elif at.time_ms is not None:
         plan = _plan_for_time(place, points, at.time_ms)
     else:
@@ -199,6 +198,22 @@ def choose(place: BackupPlace, at: RestoreMoment | None) -> RestorePlan:
         return _plan_for_seq(place, points, at.seq)
     _refuse_damage(stored, plan)
     return plan
+
+
+def choose_readable(place: BackupPlace) -> RestorePlan:
+    """Return the way to the newest commit of the last point that can be read."""
+    points = place.points()
+    _need_point(place, points)
+    return _plan_for_newest(place, points)
+
+
+def _plan_for_newest(place: BackupPlace, points: list[BackupPoint]) -> RestorePlan:
+    return RestorePlan(points[-1], list_chain(place.objects, points[-1]), None)
+
+
+def _need_point(place: BackupPlace, points: list[BackupPoint]) -> None:
+    if not points:
+        raise CannotOpen(f"{place.text} has no complete point yet", path=place.text)
 
 
 def _plan_for_time(place: BackupPlace, points: list[BackupPoint], time_ms: int) -> RestorePlan:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from millstream.backup.place import MARK, BackupPlace
-from millstream.backup.restore import build, check_built, choose
+from millstream.backup.restore import build, check_built, choose_readable
 from millstream.backup.source import store_id
 from millstream.engine.open import open_engine
 from millstream.engine.place import is_address, is_bucket
@@ -82,7 +82,7 @@ def open_donor(
             download_file(ServerStore(place, token=token, ca=ca), path, heard=hear)
         else:
             source = BackupPlace(place)
-            plan = choose(source, None)
+            plan = choose_readable(source)  # an older point has sound rows, too
             build(source, plan, path, hear)
             check_built(path, plan, source.text)
         with _opened(str(path), text, file=path) as donor:
