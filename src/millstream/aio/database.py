@@ -213,6 +213,7 @@ class Millstream:
         else:
             log = PartitionedLog(session, name, partitions)
         if schema is None:
+            _check_mode_alone(schema_mode)
             return log
         steps: list[Any] = [] if partitions is None else [c.CreatePartitions(name, partitions)]
         declared = c.SetSchema(log.name, schema_of(schema), check_mode(schema_mode))
@@ -248,6 +249,7 @@ class Millstream:
     ) -> Queue:
         """The queue of that name, which need not exist; with settings, what `create_queue` gives."""
         if not settings and schema is None:
+            _check_mode_alone(schema_mode)
             return Queue(self._session, name)
         return await self.create_queue(name, schema=schema, schema_mode=schema_mode, **settings)
 
@@ -275,6 +277,7 @@ class Millstream:
             await queue.specify(spec)
             await queue.set_schema(checked, mode=schema_mode)
             return queue
+        _check_mode_alone(schema_mode)
         await queue.specify(spec)
         return queue
 
@@ -416,3 +419,11 @@ async def _session_of(
         )
     async with await open(peer, token=token, create=create or is_address(peer)) as opened:
         yield opened.session
+
+
+def _check_mode_alone(mode: str) -> None:
+    """Refuse a mode without its schema, which would have no effect."""
+    if check_mode(mode) != "enforce":
+        raise InvalidInput(
+            f"schema_mode={mode!r} has no effect without a schema: give the schema as well"
+        )

@@ -195,6 +195,16 @@ def test_a_wrong_mode_or_schema_changes_nothing(ms: Millstream) -> None:
     assert ms.log("orders").schema() is None
 
 
+def test_a_mode_without_a_schema_is_refused(ms: Millstream) -> None:
+    with pytest.raises(InvalidInput, match="no effect without a schema"):
+        ms.log("orders", schema_mode="warn")
+    with pytest.raises(InvalidInput, match="no effect without a schema"):
+        ms.queue("jobs", schema_mode="warn")
+    with pytest.raises(InvalidInput, match="no effect without a schema"):
+        ms.create_queue("jobs", schema_mode="warn", max_attempts=2)
+    assert list(ms.queues()) == []
+
+
 def test_a_schema_is_deleted(ms: Millstream) -> None:
     orders = ms.log("orders", schema=Order)
     assert orders.delete_schema()
