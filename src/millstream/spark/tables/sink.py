@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from millstream.spark.archive.folders import Folder
 
 
+UPSERT = "millstream.upsert"
+"""The name under which a table notes whether it is made with upserts."""
+
+
 class Covered(Struct, frozen=True):
     """The records that a table holds: the end of each log, and the id of the log."""
 
@@ -81,9 +85,15 @@ class TableSink(Protocol):
 
 
 def open_sink(
-    folder: Folder, kind: str, columns: pa.Schema, by: PartitionBy, expire_ms: int
+    folder: Folder,
+    kind: str,
+    columns: pa.Schema,
+    by: PartitionBy,
+    expire_ms: int,
+    *,
+    upserts: bool = False,
 ) -> TableSink:
-    """Open the table in a folder, or make it."""
+    """Open the table in a folder, or make it. The table notes whether it is made with upserts."""
     check_table(kind)
     if folder.exists("_manifest"):
         raise InvalidInput(
@@ -92,10 +102,27 @@ def open_sink(
     if kind == "delta":
         from millstream.spark.tables.delta_sink import DeltaSink
 
-        return DeltaSink(folder, columns, by, expire_ms)
+        return DeltaSink(folder, columns, by, expire_ms, upserts=upserts)
     from millstream.spark.tables.iceberg_sink import IcebergSink
 
-    return IcebergSink(folder, columns, by)
+    return IcebergSink(folder, columns, by, upserts=upserts)
+
+
+def check_mode(folder: Folder, noted: bool | None, *, upserts: bool) -> None:
+    """Refuse to add all records to a table of the latest records, or the reverse.
+
+    An older table has noted nothing.
+    """
+    if noted not in (None, upserts):
+        raise InvalidInput(
+            f"the table at {folder.text} holds "
+            + (
+                "the latest record of each key: run it with"
+                if noted
+                else "every record: run it without"
+            )
+            + " --upsert, or choose another folder"
+        )
 
 
 def new_name() -> str:
