@@ -451,3 +451,9 @@ def test_a_field_with_the_name_of_a_column_is_told(tmp_path: Path) -> None:
     assert read(place)[0]["value"] == {"key": "k"}
     with pytest.raises(InvalidInput, match="'key' has the name of a column"):
         read(place, columns="true")
+    with millstream.open(place) as ms:
+        ms.log("places").set_schema(
+            {"type": "object", "properties": {"Offset": {"type": "integer"}}}
+        )
+    with pytest.raises(InvalidInput, match="'Offset' has the name of a column"):
+        read(place, columns="true", subscribe="places")

@@ -57,8 +57,9 @@ def value_fields(options: ReadOptions) -> spark.StructType | None:
             "choose another name"
         )
     fields = spark_struct(first)
-    taken = {*PLAIN, options.corrupt_column}
-    if options.columns and (both := [name for name in fields.names if name in taken]):
+    taken = {name.lower() for name in (*PLAIN, options.corrupt_column)}
+    both = [name for name in fields.names if name.lower() in taken]  # as Spark compares names
+    if options.columns and both:
         raise InvalidInput(
             f"option columns: the field {both[0]!r} has the name of a column of all logs; read the "
             "column value without this option"
