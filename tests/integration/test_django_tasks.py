@@ -172,6 +172,10 @@ for id in ("tasks.default-99", "tasks.default-0-t0123456789abcdef", "nonsense", 
         framework.default_task_backend.get_result(id)
     except TaskResultDoesNotExist:
         print("none")
+try:
+    add.enqueue(1, b=float("nan"))
+except ValueError as error:
+    print(error)
 """)
     assert shown.splitlines() == [
         "READY [1] {'b': 2} 0 READY",
@@ -181,6 +185,7 @@ for id in ("tasks.default-99", "tasks.default-0-t0123456789abcdef", "nonsense", 
         "FAILED TypeError",
         "{'sum': 3} True True",
         *["none"] * 4,
+        "task 'shop_tasks:add': an argument has NaN or an infinite number, which JSON does not have",
     ]
 
 

@@ -244,6 +244,8 @@ class Jobs(JobStore):
         """
         from millstream.filters import parse  # only users of filters pay for their parser
 
+        if not isinstance(where, str):
+            raise InvalidInput(f"jobs are cancelled by a filter, a text, not by {where!r:.100}")
         condition = parse(where)
         ms = await self.opened()
         names = {task.options.queue for task in self.tasks.values()} if queue is None else {queue}

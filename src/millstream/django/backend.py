@@ -33,6 +33,7 @@ from millstream.django.stored_results import (
 )
 from millstream.engine.sqlite.schema import INBOX
 from millstream.errors import InvalidInput, NotFound
+from millstream.jobs.arguments import has_no_number
 from millstream.jobs.continuation import TASK_HEADER
 from millstream.jobs.options import PRIORITY_HEADER
 from millstream.sql.posts import message_post
@@ -79,7 +80,13 @@ class MillstreamBackend(backends.BaseTaskBackend):  # type: ignore[misc] # Djang
             errors=[],
             worker_ids=[],
         )
-        value = msgspec.json.encode({"args": result.args, "kwargs": result.kwargs})
+        arguments = {"args": result.args, "kwargs": result.kwargs}
+        value = msgspec.json.encode(arguments)
+        if has_no_number(arguments, value):
+            raise InvalidInput(
+                f"task {name_of_task(task)!r}: an argument has NaN or an infinite number, which JSON "
+                "does not have"
+            )
         headers = {
             TASK_HEADER: name_of_task(task),
             PRIORITY_HEADER: millstream_priority(task.priority),

@@ -31,6 +31,9 @@ LATE_MS = 60_000
 DAY_MS = 86_400_000
 LOOKS_BACK_MS = (3_600_000, DAY_MS, 32 * DAY_MS, 366 * DAY_MS, 10 * 366 * DAY_MS)
 
+FIELDS = 5
+"""The fields of a cron expression."""
+
 INTERVAL_MS_MIN = 1_000
 TICKS_PER_STEP = 1_000
 """The most ticks of a schedule that one step fires; the next step fires the later ticks."""
@@ -136,6 +139,8 @@ _ANY_TIME = datetime(2000, 1, 1, tzinfo=UTC)
 
 def _parse_cron(expression: str, zone: str) -> Cron:
     try:
+        if len(expression.split()) != FIELDS:  # cronsim takes a sixth field, seconds
+            raise CronSimError("Wrong number of fields")
         has_tick = any(True for _ in islice(CronSim(expression, _ANY_TIME), 1))
     except CronSimError as error:
         raise InvalidInput(

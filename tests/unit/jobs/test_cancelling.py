@@ -146,6 +146,8 @@ def test_jobs_that_match_a_filter_are_cancelled(jobs: Jobs) -> None:
     other = jobs.task(name="other", queue="others")(lambda: None)
     handles = [*mail.put_many([(n,) for n in range(3)]), mail.put_in(60, 4)]
     kept = other.put()
+    with pytest.raises(InvalidInput, match="cancelled by a filter, a text, not by 5"):
+        jobs.cancel(5)  # type: ignore[arg-type]
     assert jobs.cancel("task = 'mail'", dry_run=True) == 4
     assert [job.state() for job in handles] == ["waiting"] * 3 + ["scheduled"]
     assert jobs.cancel("task = 'mail'", queue="others") == 0

@@ -141,6 +141,7 @@ def test_no_tick_fires_twice_and_none_is_invented(
     ("every", "says"),
     [
         ("* * *", "five fields"),
+        ("0 30 1 * * *", "five fields"),
         ("61 * * * *", "bad minute"),
         ("nightly", "no cron expression"),
         ("", "no cron expression"),
