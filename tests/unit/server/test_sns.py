@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import boto3
+import httpx
 import pytest
-import requests
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
@@ -284,7 +284,7 @@ def test_the_link_of_an_envelope_ends_its_subscription(sqs: Any, sns: Any) -> No
     (envelope,) = bodies(sqs, url)
     link = json.loads(envelope)["UnsubscribeURL"]
     assert link.endswith(f"/?Action=Unsubscribe&SubscriptionArn={member}")
-    assert requests.get(link).status_code == 200
+    assert httpx.get(link).status_code == 200
     assert sns.list_subscriptions_by_topic(TopicArn=topic)["Subscriptions"] == []
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from shutil import copy
 from typing import Any
 
+import httpx
 import pytest
-import requests
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
@@ -64,11 +64,11 @@ def test_the_parameters_of_an_address_are_signed(tmp_path: Path) -> None:
             request = AWSRequest(method, url, params=parameters)
             SigV4Auth(Credentials(made.id, text), "sqs", "us-east-1").add_auth(request)
             sent = request.prepare()
-            assert requests.request(method, sent.url, headers=sent.headers).status_code == 200
+            assert httpx.request(method, sent.url, headers=sent.headers).status_code == 200
             forged = f"{sent.url}&DelaySeconds=9"
-            answer = requests.request(method, forged, headers=sent.headers)
+            answer = httpx.request(method, forged, headers=sent.headers)
             assert (answer.status_code, "SignatureDoesNotMatch" in answer.text) == (403, True)
-        assert requests.get(url, params={"Action": "ListQueueTags"}).status_code == 403
+        assert httpx.get(url, params={"Action": "ListQueueTags"}).status_code == 403
 
 
 def test_a_copy_of_the_store_verifies_nothing(tmp_path: Path) -> None:
