@@ -419,24 +419,6 @@ def test_delta_refuses_names_that_differ_in_case_alone(tmp_path: Path) -> None:
             old.prepare(columns)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("upserts", [False, True])
-def test_a_table_of_all_records_takes_no_upserts_and_the_reverse(
-    tmp_path: Path, kind: str, upserts: bool
-) -> None:
-    folder = folder_of(tmp_path / "lake")
-    for end in (1, 2):
-        sink = open_sink(folder, kind, base_columns(), BY_DATE, 1, upserts=upserts)
-        sink.commit(FileChange(covered=Covered({"orders": end}, {"orders": 7})))
-    holds = (
-        "the latest record of each key: run it with "
-        if upserts
-        else "every record: run it without "
-    )
-    with pytest.raises(InvalidInput, match=f"holds {holds}--upsert"):
-        open_sink(folder, kind, base_columns(), BY_DATE, 1, upserts=not upserts)
-
-
 def test_the_folder_of_an_archive_is_refused(tmp_path: Path) -> None:
     (tmp_path / "_manifest").mkdir()
     with pytest.raises(InvalidInput, match="is an archive; a continuous table needs a folder"):

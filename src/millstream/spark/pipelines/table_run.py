@@ -100,9 +100,7 @@ class TableRun:
             raise NotFound(f"there is no log {missing[0]!r} for the table", name=missing[0])
         columns = self._columns_now()
         self._by: PartitionBy = partitions_of(by, columns)
-        self.sink: TableSink = open_sink(
-            folder, kind, columns, self._by, expire_ms, upserts=upserts
-        )
+        self.sink: TableSink = open_sink(folder, kind, columns, self._by, expire_ms)
         self._columns = self.sink.prepare(columns)
         self.checkpoint = Path(tempfile.mkdtemp(prefix="millstream-table-"))
         self.lock = threading.Lock()

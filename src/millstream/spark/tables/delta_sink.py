@@ -1,8 +1,8 @@
 """A Delta table that follows logs, by `deltalake`.
 
 Each commit has two application transactions per log: `millstream:LOG` holds the end of the log, and
-`millstream-id:LOG` its id; `millstream.upsert` is 1 for a table that is made with upserts, else 0. Delta
-keeps them in every version, and refuses two commits at once that change the same transaction.
+`millstream-id:LOG` its id. Delta keeps them in every version, and refuses two commits at once that
+change the same transaction.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from millstream.spark.archive.lake_columns import text_of
 from millstream.spark.archive.partitioning import NULL, PartitionBy
 from millstream.spark.archive.table import OFFSETS
 from millstream.spark.archive.typed_columns import union
-from millstream.spark.tables.sink import UPSERT, Covered, FileChange, TableFile, check_mode
+from millstream.spark.tables.sink import Covered, FileChange, TableFile
 
 _HOUR_MS = 3_600_000
 
@@ -31,15 +31,7 @@ _HOUR_MS = 3_600_000
 class DeltaSink:
     """The table, and how it is changed."""
 
-    def __init__(
-        self,
-        folder: Folder,
-        columns: pa.Schema,
-        by: PartitionBy,
-        expire_ms: int,
-        *,
-        upserts: bool,
-    ) -> None:
+    def __init__(self, folder: Folder, columns: pa.Schema, by: PartitionBy, expire_ms: int) -> None:
         self._folder, self._by = folder, by
         self._hours = -(-expire_ms // _HOUR_MS)
         duration = f"interval {self._hours} hours"
@@ -50,9 +42,6 @@ class DeltaSink:
         self._table = open_delta(
             folder, self._with_partition(columns), [by.table_column], "millstream", settings
         )
-        self._upserts = upserts
-        noted = self._table.transaction_version(UPSERT)
-        check_mode(folder, None if noted is None else bool(noted), upserts=upserts)
 
     def _with_partition(self, columns: pa.Schema) -> pa.Schema:
         return columns.append(pa.field("date", pa.date32())) if self._by.by_day else columns
@@ -123,7 +112,6 @@ class DeltaSink:
         noted += [
             Transaction(f"millstream-id:{log}", number) for log, number in sorted(ids.items())
         ]
-        noted.append(Transaction(UPSERT, int(self._upserts)))
         try:
             self._table.create_write_transaction(
                 actions, "append", self._table.schema(), [column],

@@ -25,7 +25,7 @@ from millstream.spark.archive.partitioning import PartitionBy, iceberg_text
 from millstream.spark.archive.table import OFFSETS
 from millstream.spark.archive.typed_columns import union
 from millstream.spark.source.positions import ids_in, unpacked
-from millstream.spark.tables.sink import UPSERT, Covered, FileChange, TableFile, check_mode
+from millstream.spark.tables.sink import Covered, FileChange, TableFile
 
 METADATA_MAX = 100
 """Versions of the metadata that stay in a folder without a catalog."""
@@ -43,14 +43,9 @@ _SETTINGS = {
 class IcebergSink:
     """The table, and how it is changed."""
 
-    def __init__(
-        self, folder: Folder, columns: pa.Schema, by: PartitionBy, *, upserts: bool
-    ) -> None:
+    def __init__(self, folder: Folder, columns: pa.Schema, by: PartitionBy) -> None:
         self._folder, self._by = folder, by
-        self._settings = {**_SETTINGS, UPSERT: str(upserts).lower()}
         self._table = made_table(folder, "", columns)
-        noted = self._table.properties.get(UPSERT)
-        check_mode(folder, None if noted is None else noted == "true", upserts=upserts)
         self._fields = dict([partition_field(by)])
         self.prepare(columns)
 
@@ -62,7 +57,7 @@ class IcebergSink:
             # Our files have no ids of columns: readers find columns by their names.
             names = self._table.schema().name_mapping.model_dump_json()
             with self._table.transaction() as change:
-                change.set_properties({_NAMES: names, **self._settings})
+                change.set_properties({_NAMES: names, **_SETTINGS})
         return union([schema_to_pyarrow(self._table.schema(), include_field_ids=False)])
 
     def covered(self, logs: Sequence[str]) -> Covered:

@@ -25,10 +25,6 @@ if TYPE_CHECKING:
     from millstream.spark.archive.folders import Folder
 
 
-UPSERT = "millstream.upsert"
-"""The name under which a table notes whether it is made with upserts."""
-
-
 class Covered(Struct, frozen=True):
     """The records that a table holds: the end of each log, and the id of the log."""
 
@@ -85,15 +81,9 @@ class TableSink(Protocol):
 
 
 def open_sink(
-    folder: Folder,
-    kind: str,
-    columns: pa.Schema,
-    by: PartitionBy,
-    expire_ms: int,
-    *,
-    upserts: bool = False,
+    folder: Folder, kind: str, columns: pa.Schema, by: PartitionBy, expire_ms: int
 ) -> TableSink:
-    """Open the table in a folder, or make it. The table notes whether it is made with upserts."""
+    """Open the table in a folder, or make it."""
     check_table(kind)
     if folder.exists("_manifest"):
         raise InvalidInput(
@@ -102,27 +92,10 @@ def open_sink(
     if kind == "delta":
         from millstream.spark.tables.delta_sink import DeltaSink
 
-        return DeltaSink(folder, columns, by, expire_ms, upserts=upserts)
+        return DeltaSink(folder, columns, by, expire_ms)
     from millstream.spark.tables.iceberg_sink import IcebergSink
 
-    return IcebergSink(folder, columns, by, upserts=upserts)
-
-
-def check_mode(folder: Folder, noted: bool | None, *, upserts: bool) -> None:
-    """Refuse to add all records to a table of the latest records, or the reverse.
-
-    An older table has noted nothing.
-    """
-    if noted not in (None, upserts):
-        raise InvalidInput(
-            f"the table at {folder.text} holds "
-            + (
-                "the latest record of each key: run it with"
-                if noted
-                else "every record: run it without"
-            )
-            + " --upsert, or choose another folder"
-        )
+    return IcebergSink(folder, columns, by)
 
 
 def new_name() -> str:
