@@ -1,13 +1,14 @@
 """A lane of a queue with groups: claims walk it from the front and pass over blocked groups.
 
 The messages of all groups wait in a lane, in order; with priorities, in a lane for each priority. A
-claim walks the lane from the front and takes every message whose group allows it. A blocked message (its group has enough in flight, a
-retry or earlier members wait, or it is not due) is passed over: it moves from the lane into its
-group, where the end of an attempt finds it. So a message that is never blocked costs no row and no
-record.
+claim walks the lane from the front and takes every message whose group allows it. A blocked message
+(its group has enough in flight, a retry or earlier members wait, or it is not due) is passed over: it
+moves from the lane into its group, where the end of an attempt finds it. So a message that is never
+blocked costs no row and no record.
 
-A claim of runs gathers the messages of a group first: it looks ahead for more of them, and sets those of
-other groups aside, in the same way. It takes these next, and other consumers find them there.
+A claim of runs gathers the messages of one group first. It looks ahead for more messages of this group,
+and moves the messages of other groups between them into their groups. The same claim takes those messages
+next, if it has space left; otherwise another consumer claims them.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def open_delta(
     name: str,
     settings: Mapping[str, str] | None = None,
 ) -> DeltaTable:
-    """Open a table, and add the columns that it lacks; make it if it is missing."""
+    """Open a table, or make a missing table; add the missing columns."""
     check_names(schema)
     table = DeltaTable.create(
         folder.text,

@@ -164,7 +164,7 @@ def plain(kind: pa.DataType) -> pa.DataType:
 
 
 def as_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return a batch with exactly these columns; columns that it lacks are null."""
+    """Return a batch with exactly the columns of a schema; a missing column becomes null."""
     columns = [
         batch.column(field.name).cast(field.type)
         if field.name in batch.schema.names

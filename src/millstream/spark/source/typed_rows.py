@@ -27,7 +27,7 @@ PLAIN = ("key", "topic", "partition", "offset", "timestamp", "appendTimestamp", 
 
 
 def value_fields(options: ReadOptions) -> spark.StructType | None:
-    """Return the fields of the values of a read; None if its values are bytes.
+    """Return the fields of the values of a read, or None if the values are bytes.
 
     Whatever keeps a store from being asked is left to the planning of the read, which says it.
     """

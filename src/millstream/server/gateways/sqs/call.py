@@ -35,7 +35,7 @@ class SqsCall(Struct, frozen=True):
     """The path of the request: a queue's address, or `/`."""
     request_id: str
     trace: str = ""
-    """The trace of X-Ray that the request belongs to; its messages carry it on."""
+    """The trace of X-Ray that the request belongs to. Messages of the request store this trace."""
 
     @property
     def home(self) -> HomePlace:

@@ -123,7 +123,7 @@ def queue_of_path(path: str, region: str) -> QueueName:
 
 
 def queue_of_arn(arn: str) -> QueueName | None:
-    """Return the queue that an ARN names; None for other ARNs."""
+    """Return the queue that an ARN names, or None if the ARN names no queue."""
     match = _ARN.fullmatch(arn)
     if match is None or not is_queue_name(match[3]):
         return None

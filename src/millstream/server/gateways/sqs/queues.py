@@ -1,4 +1,4 @@
-"""Queues: create, find, list, describe, alter, purge, delete, tag; and who may do what with them."""
+"""The actions on queues: create, find, list, describe, alter, purge, delete, tag, and set permissions."""
 
 from __future__ import annotations
 
