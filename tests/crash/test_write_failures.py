@@ -302,6 +302,7 @@ def test_what_never_reached_the_disk_fails_plainly_and_can_be_repeated(
     ms = open_on(disk, path, Limits(), SqliteOptions(busy_timeout_ms=50))
     told.append(ms.log("x"), b"before")
     other = apsw.Connection(str(path))
+    other.set_busy_timeout(60_000)
     other.execute("BEGIN IMMEDIATE")
     assert told.append(ms.log("x"), b"during") is Overloaded
     other.execute("ROLLBACK")

@@ -220,6 +220,7 @@ def test_an_interrupt_ends_the_wait_for_another_process(place: Path, work: str) 
         for number in range(5):
             log.append(str(number))
         other = apsw.Connection(str(place))
+        other.set_busy_timeout(60_000)
         other.execute("BEGIN IMMEDIATE")
         with interrupted(waits_for_the_file):
             ms.fold() if work == "fold" else log.append(b"never")
@@ -238,6 +239,7 @@ def test_a_handler_that_raises_nothing_lets_the_caller_wait_on(
         log = ms.log("x")
         log.append(b"0")
         other = apsw.Connection(str(place))
+        other.set_busy_timeout(60_000)
         other.execute("BEGIN IMMEDIATE")
 
         def press_and_let_go() -> None:

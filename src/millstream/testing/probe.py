@@ -182,6 +182,7 @@ def _corrupt_file(engine: Engine, key: bytes) -> None:
     column, at = ("id", keys.number(key)) if table else ("key", key)
     row = f"{table or RECORD} WHERE {column} = ?"
     connection = apsw.Connection(engine.place)
+    connection.set_busy_timeout(int(PATIENCE_S * 1_000))  # the store's own threads may be writing
     try:
         row_found = connection.execute(f"SELECT value FROM {row}", (at,)).fetchone()
         if row_found is None:

@@ -491,6 +491,7 @@ def test_a_log_that_cannot_be_restarted_loses_no_frame(
         since = follower.step().seq
         writer.write(8)
         with closing(apsw.Connection(str(path))) as other:
+            other.set_busy_timeout(60_000)
             other.execute("BEGIN IMMEDIATE")
             with pytest.raises(CannotOpen, match="locked"):
                 follower.step()

@@ -178,6 +178,7 @@ def test_a_step_gives_way_to_a_writer(tmp_path: Path) -> None:
     path = filled(tmp_path / "s.db")
     with millstream.open(path) as ms:
         other = apsw.Connection(str(path))
+        other.set_busy_timeout(60_000)
         other.execute("BEGIN IMMEDIATE")
         assert engine_of(ms).compaction.step() is None
         other.execute("ROLLBACK")

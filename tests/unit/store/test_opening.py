@@ -534,6 +534,7 @@ def test_a_refused_change_to_write_ahead_mode_is_repeated(tmp_path: Path) -> Non
     path = tmp_path / "a.db"
     create(path, busy=lambda attempt: False, vfs=None)
     other = apsw.Connection(str(path))
+    other.set_busy_timeout(60_000)
     other.execute("BEGIN IMMEDIATE")
 
     def let_go(_: int) -> bool:

@@ -144,6 +144,7 @@ def test_a_gap_between_commits_is_found(given: Scrubbed) -> None:
     import apsw
 
     with apsw.Connection(place) as connection:
+        connection.set_busy_timeout(60_000)
         connection.execute("DELETE FROM millstream_delta WHERE id = 7")
     given.first_minute()
     given.minutes(1)

@@ -87,6 +87,8 @@ class Child:
     """When the child is killed, whatever the child reports until that time."""
     blame: tuple[str, str] | None = None
     """The id of the job that the child is killed for, and why."""
+    is_unusable: bool = False
+    """Whether the application cannot be used, and no source file has changed since."""
 
 
 class Supervisor:
@@ -257,7 +259,7 @@ class Supervisor:
                 return
 
     def _unusable(self, child: Child, reason: str) -> None:
-        child.state = "leaving"
+        child.state, child.is_unusable = "leaving", True
         child.blame = ("", reason)
         if self._code or self._stops:
             return
@@ -290,8 +292,8 @@ class Supervisor:
             self._orphans[number] = _orphans(child, f"its process {how}")
         if self._stops or self._code:
             return
-        if self._plan.is_reloading and child.blame is not None and child.state == "leaving":
-            return  # the application is unusable: its next change starts the child
+        if self._plan.is_reloading and child.is_unusable:
+            return  # the next change of a source file starts the child
         if is_expected:
             if not (self._plan.is_draining and child.state == "working"):
                 self._starts[number] = now_s
@@ -333,9 +335,10 @@ class Supervisor:
             if number not in self._children:
                 self._starts[number] = now_s
         for child in self._children.values():
+            child.is_unusable = False  # a child that is about to end is replaced, too
             if child.state == "starting":
                 self._kill(child)
-            elif child.state != "killed":
+            elif child.state not in ("dumping", "killed"):
                 child.state, child.kill_s = "leaving", now_s + RELOAD_KILL_S
                 self._effects.append(DrainChild(child.number))
 
