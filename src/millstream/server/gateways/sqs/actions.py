@@ -10,12 +10,14 @@ from msgspec import Struct
 from millstream.server.gateways.sqs import (
     ending,
     moves,
+    permissions,
     publishing,
     queues,
     receiving,
     sending,
     shapes,
     sns_shapes,
+    tags,
 )
 from millstream.server.gateways.sqs import topic_actions as topics
 from millstream.server.gateways.sqs.xml import SNS_NAMESPACE, SQS_NAMESPACE, STS_NAMESPACE
@@ -33,7 +35,7 @@ class Action(NamedTuple):
 
 
 ACTIONS: dict[str, Action] = {
-    "AddPermission": Action(shapes.AddPermissionRequest, queues.add_permission),
+    "AddPermission": Action(shapes.AddPermissionRequest, permissions.add_permission),
     "CancelMessageMoveTask": Action(shapes.CancelMessageMoveTaskRequest, moves.cancel_move),
     "ChangeMessageVisibility": Action(
         shapes.ChangeMessageVisibilityRequest, ending.change_visibility
@@ -51,17 +53,17 @@ ACTIONS: dict[str, Action] = {
         shapes.ListDeadLetterSourceQueuesRequest, queues.list_dead_letter_sources
     ),
     "ListMessageMoveTasks": Action(shapes.ListMessageMoveTasksRequest, moves.list_moves),
-    "ListQueueTags": Action(shapes.QueueRequest, queues.list_queue_tags),
+    "ListQueueTags": Action(shapes.QueueRequest, tags.list_queue_tags),
     "ListQueues": Action(shapes.ListQueuesRequest, queues.list_queues),
     "PurgeQueue": Action(shapes.QueueRequest, queues.purge_queue),
     "ReceiveMessage": Action(shapes.ReceiveMessageRequest, receiving.receive_message),
-    "RemovePermission": Action(shapes.RemovePermissionRequest, queues.remove_permission),
+    "RemovePermission": Action(shapes.RemovePermissionRequest, permissions.remove_permission),
     "SendMessage": Action(shapes.SendMessageRequest, sending.send_message),
     "SendMessageBatch": Action(shapes.SendMessageBatchRequest, sending.send_message_batch),
     "SetQueueAttributes": Action(shapes.SetQueueAttributesRequest, queues.set_queue_attributes),
     "StartMessageMoveTask": Action(shapes.StartMessageMoveTaskRequest, moves.start_move),
-    "TagQueue": Action(shapes.TagQueueRequest, queues.tag_queue),
-    "UntagQueue": Action(shapes.UntagQueueRequest, queues.untag_queue),
+    "TagQueue": Action(shapes.TagQueueRequest, tags.tag_queue),
+    "UntagQueue": Action(shapes.UntagQueueRequest, tags.untag_queue),
 }
 """Every action, by its name."""
 

@@ -1,4 +1,4 @@
-"""The actions on queues: create, find, list, describe, alter, purge, delete, tag, and set permissions."""
+"""The actions on queues: create, find, list, describe, alter, purge and delete."""
 
 from __future__ import annotations
 
@@ -37,49 +37,27 @@ from millstream.server.gateways.sqs.names import (
     queue_of_stored,
     suffix_of,
 )
+from millstream.server.gateways.sqs.records import change_record
 from millstream.server.gateways.sqs.settings import (
     COUNTS,
     METADATA,
     NO_RECORD,
     RETENTION_S,
-    PolicyStatement,
     QueueRecord,
     altered_record,
     altered_spec,
     checked_settings,
     differing,
     displayed_settings,
-    has_statement,
     new_spec,
     selected_attributes,
     text_of,
-    without_statement,
 )
+from millstream.server.gateways.sqs.tags import check_tags
 
 LISTED_MAX = 1_000
-TAGS_MAX = 50
-ACTIONS_MAX = 7
-STATEMENTS_MAX = 20
-TRIES_MAX = 5
-"""How often a change of attributes is tried again that another client overtook."""
-
 PURGE_MS = 60_000
 """How long a queue refuses a second purge."""
-
-PERMITTED = frozenset(
-    {
-        "*",
-        "ChangeMessageVisibility",
-        "DeleteMessage",
-        "GetQueueAttributes",
-        "GetQueueUrl",
-        "ListDeadLetterSourceQueues",
-        "PurgeQueue",
-        "ReceiveMessage",
-        "SendMessage",
-    }
-)
-_LABEL = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 
 async def create_queue(call: SqsCall, request: shapes.CreateQueueRequest) -> dict[str, Any]:
@@ -93,7 +71,7 @@ async def create_queue(call: SqsCall, request: shapes.CreateQueueRequest) -> dic
     if not name.is_fifo:
         attributes.pop("FifoQueue", None)  # false, as is every standard queue's
     settings = checked_settings(attributes, is_fifo=name.is_fifo)
-    _check_tags(request.tags, name.name)
+    check_tags(request.tags, name.name)
     existing = call.catalog.find(name) or await call.catalog.freshly(name)
     if existing is None:
         try:
@@ -301,43 +279,6 @@ async def set_queue_attributes(call: SqsCall, request: shapes.SetQueueAttributes
     await change_record(call, queue, alter, changes)
 
 
-async def change_record(
-    call: SqsCall, queue: KnownQueue, alter: Any, changes: Mapping[str, str] | None = None
-) -> None:
-    """Replace the record of a queue, and its spec if attributes change that the spec holds."""
-    async with call.catalog.turn(queue.stored):
-        call.catalog.forget(queue.name)
-        current = await call.catalog.need(queue.name)
-        await _change_record(call, current, alter, changes or {})
-
-
-async def _change_record(
-    call: SqsCall, queue: KnownQueue, alter: Any, changes: Mapping[str, str]
-) -> None:
-    for tries_left in reversed(range(TRIES_MAX)):
-        record = alter(queue.record)
-        if not record.seed:
-            record = replace(record, seed=queue.seed)
-        spec = altered_spec(queue.spec, record, changes, home=call.home)
-        log = inbox_of(queue.stored)
-        steps: list[Any] = [
-            SetMetadata(log, METADATA, text_of(record), expect=queue.text, compare=True)
-        ]
-        if spec != queue.spec:
-            steps.append(c.SpecifyQueue(queue.stored, spec, queue.spec))
-        try:
-            await call.execute(Transact(steps))
-            call.catalog.forget(queue.name)
-            return
-        except Conflict:
-            if not tries_left:
-                raise
-        fresh = await call.catalog.freshly(queue.name)
-        if fresh is None:
-            raise no_queue()
-        queue = fresh
-
-
 async def purge_queue(call: SqsCall, request: shapes.QueueRequest) -> None:
     """Delete all messages of a queue, also those in flight; once a minute."""
     queue = await call.queue(request.queue_url)
@@ -362,104 +303,6 @@ async def _purge(call: SqsCall, queue: KnownQueue) -> None:
 
 def _in_flight(queue: KnownQueue) -> Any:
     return c.PeekMessages(queue.stored, "in_flight", LISTED_MAX, route=False)
-
-
-async def tag_queue(call: SqsCall, request: shapes.TagQueueRequest) -> None:
-    """Add tags, or replace their values."""
-    queue = await call.queue(request.queue_url)
-    tags = request.tags
-    if not tags:
-        raise missing("Tags")
-
-    def alter(record: QueueRecord) -> QueueRecord:
-        _check_tags({**record.tags, **tags}, queue.name.name)
-        return replace(record, tags={**record.tags, **tags})
-
-    await change_record(call, queue, alter)
-
-
-async def untag_queue(call: SqsCall, request: shapes.UntagQueueRequest) -> None:
-    """Remove tags."""
-    queue = await call.queue(request.queue_url)
-    if not request.tag_keys:
-        raise invalid("Tag keys must be between 1 and 128 characters in length.")
-    gone = frozenset(request.tag_keys)
-
-    def alter(record: QueueRecord) -> QueueRecord:
-        tags = {key: value for key, value in record.tags.items() if key not in gone}
-        return replace(record, tags=tags)
-
-    await change_record(call, queue, alter)
-
-
-async def list_queue_tags(call: SqsCall, request: shapes.QueueRequest) -> dict[str, Any]:
-    """Return the tags of a queue."""
-    queue = await call.queue(request.queue_url)
-    await call.execute(c.DescribeQueue(queue.stored))
-    return {"Tags": queue.record.tags} if queue.record.tags else {}
-
-
-def _check_tags(tags: Mapping[str, str], name: str) -> None:
-    if len(tags) > TAGS_MAX:
-        raise invalid(f"Too many tags added for queue {name}.")
-    for key, value in tags.items():
-        if not 1 <= len(key) <= 128 or len(value) > 256:
-            raise invalid(
-                "Tag keys must be between 1 and 128 characters in length, and tag values up to 256."
-            )
-        if key.lower().startswith("aws:"):
-            raise invalid(f"The tag key {key!r} begins with 'aws:', which is reserved.")
-
-
-async def add_permission(call: SqsCall, request: shapes.AddPermissionRequest) -> None:
-    """Add a statement to the queue's policy. The policy is kept and displayed; tokens decide rights."""
-    queue = await call.queue(request.queue_url)
-    label = request.label
-    if not label:
-        raise missing("Label")
-    if not _LABEL.fullmatch(label):
-        raise invalid_value(
-            "Label", label[:100], "It has 1 to 80 alphanumeric characters, hyphens or underscores."
-        )
-    if not request.actions:
-        raise missing("Actions")
-    if (count := len(request.actions)) > ACTIONS_MAX:
-        reason = f"{count} Actions were found, maximum allowed is {ACTIONS_MAX}."
-        raise SqsError("OverLimit", reason, 403)
-    if len(queue.record.permissions) >= STATEMENTS_MAX:
-        reason = f"A policy has at most {STATEMENTS_MAX} statements."
-        raise SqsError("OverLimit", reason, 403)
-    for action in request.actions:
-        if action not in PERMITTED:
-            raise invalid_value(
-                "ActionName",
-                f"SQS:{action[:100]}",
-                "Only the queue owner is allowed to invoke this action."
-                if action
-                else "must not be empty",
-            )
-    for account in request.accounts or ["[]"]:
-        if not is_account(account):
-            raise invalid_value("PrincipalId", account[:100], "Unable to verify.")
-    if has_statement(queue.record, label):
-        raise invalid_value("Label", label, "Already exists.")
-    permission = PolicyStatement(request.accounts, request.actions)
-    await change_record(
-        call,
-        queue,
-        lambda record: replace(record, permissions={**record.permissions, label: permission}),
-    )
-
-
-async def remove_permission(call: SqsCall, request: shapes.RemovePermissionRequest) -> None:
-    """Remove a statement from the queue's policy."""
-    queue = await call.queue(request.queue_url)
-    label = request.label
-    if not label:
-        raise missing("Label")
-    if not has_statement(queue.record, label):
-        raise invalid_value("Label", label[:100], "can't find label on existing policy.")
-    await change_record(call, queue, lambda record: without_statement(record, label))
 
 
 async def list_dead_letter_sources(
