@@ -121,6 +121,15 @@ def _flags(command: Any) -> dict[str, str]:
 
 app = typer.Typer(
     cls=Commands,
+    epilog="""\b
+First steps:
+  millstream demo                          what every part does, with its code
+  millstream append orders '{"id": 1}'     creates millstream.db, and the log in it
+  millstream read orders
+  millstream queue create mail
+  millstream put mail '{"to": "ada"}'
+  millstream queue pop mail
+  millstream serve                         with a dashboard at http://127.0.0.1:8080""",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

@@ -47,14 +47,9 @@ Place = Annotated[
         show_default=False,
     ),
 ]
-At = Annotated[
-    str | None,
-    typer.Option(
-        "--at",
-        metavar="TIME|SEQ",
-        help="The newest commit at a time such as 2026-12-24T18:30, or the commit with a number.",
-        show_default="the newest point",
-    ),
+StoredPlace = Annotated[
+    str,
+    typer.Argument(metavar="PLACE", help="A folder, or a bucket at s3://….", show_default=False),
 ]
 
 
@@ -239,7 +234,7 @@ def _follow(store: str, place: str, *, keep: Keep | None, compress: bool | None)
 
 
 @command(backup, "backup list /mnt/backup/shop", name="list")
-def list_points(place: Place) -> Printed:
+def list_points(place: StoredPlace) -> Printed:
     """List the commits that can be restored. These are points, and the commits behind a point.
 
     All commits between the two of a line can be restored. Without --follow a point is one commit.
@@ -271,8 +266,16 @@ def list_points(place: Place) -> Printed:
 
 @command(backup, "backup verify /mnt/backup/shop", "backup verify s3://bucket/shop --deep")
 def verify(
-    place: Place,
-    at: At = None,
+    place: StoredPlace,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            "--at",
+            metavar="TIME|SEQ",
+            help="Only the point from which the commit of a time, or with a number, is restored.",
+            show_default="all points",
+        ),
+    ] = None,
     deep: Annotated[
         bool,
         typer.Option(

@@ -7,14 +7,22 @@ from typing import Annotated
 
 import typer
 
-from millstream.cli.backup import At, Place, moment_of
+from millstream.cli.backup import Place, moment_of
 from millstream.cli.display import Printed, progress, safe, size, time_of
 
 
 def restore(
     place: Place,
     store: Annotated[str, typer.Argument(metavar="STORE", help="The file to restore to.")],
-    at: At = None,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            "--at",
+            metavar="TIME|SEQ",
+            help="The newest commit at a time such as 2026-12-24T18:30, or the commit with a number.",
+            show_default="the newest point",
+        ),
+    ] = None,
     replace: Annotated[
         bool,
         typer.Option(

@@ -14,10 +14,10 @@ import typer
 from millstream import Millstream, SchemaVersion
 from millstream.cli.command import Consent, command
 from millstream.cli.display import Printed, Table, json_text, when
-from millstream.cli.names import LogName
+from millstream.cli.names import completed
 from millstream.errors import InvalidInput, NotFound
 from millstream.log.commands import DeleteSchema, GetSchemas, SetSchema
-from millstream.queue.model.own_logs import INBOX
+from millstream.queue.model.own_logs import INBOX, LATER
 from millstream.queue.schema_commands import (
     DeleteQueueSchema,
     GetQueueSchemas,
@@ -33,6 +33,14 @@ schema = typer.Typer(
 STDIN = "-"
 EXIT_INCOMPATIBLE = 1
 
+LogOrQueue = Annotated[
+    str,
+    typer.Argument(
+        metavar="LOG",
+        help="The log, or queue:NAME for a queue.",
+        autocompletion=completed(Millstream.logs),
+    ),
+]
 SchemaFile = Annotated[
     str,
     typer.Argument(
@@ -43,11 +51,12 @@ SchemaFile = Annotated[
 
 @command(schema, "schema list", name="list")
 def list_schemas(ms: Millstream) -> Printed:
-    """List the logs that have a schema."""
+    """List the logs and queues that have a schema. A queue is named queue:NAME."""
     newest = {
         info.name: versions[-1]
         for info in ms.logs()
-        if (versions := ms.session.execute(GetSchemas(info.name)))
+        if not info.name.startswith(LATER)  # it has the schema of its queue
+        and (versions := ms.session.execute(GetSchemas(info.name)))
     }
     rows = [
         (name, each.version, each.mode, when(int(each.created.timestamp() * 1000)))
@@ -55,7 +64,7 @@ def list_schemas(ms: Millstream) -> Printed:
     ]
     return Printed(
         [{"log": name, **_facts(each)} for name, each in newest.items()],
-        Table(("log", "version", "mode", "created"), rows, none="no log has a schema"),
+        Table(("log", "version", "mode", "created"), rows, none="no log or queue has a schema"),
     )
 
 
@@ -63,7 +72,7 @@ def list_schemas(ms: Millstream) -> Printed:
     schema, "schema show orders", "schema show orders --form avro", "schema show orders --history"
 )
 def show(
-    log: LogName,
+    log: LogOrQueue,
     ms: Millstream,
     form: Annotated[
         Literal["json", "avro", "spark"],
@@ -76,10 +85,11 @@ def show(
         bool, typer.Option("--history", help="List the versions instead of the newest schema.")
     ] = False,
 ) -> Printed:
-    """Show the schema of a log, or its versions."""
+    """Show the schema of a log or queue, or its versions."""
     versions = _versions(ms, log)
     if not versions:
-        raise NotFound(f"log {log!r} has no schema; `millstream schema set` gives it one", log=log)
+        reason = f"{_noun(log)} has no schema; `millstream schema set` gives it one"
+        raise NotFound(reason, log=log)
     if history:
         rows = [
             (each.version, each.start, each.mode, "yes" if each.forced else "no")
@@ -102,7 +112,7 @@ def show(
     name="set",
 )
 def set_schema(
-    log: LogName,
+    log: LogOrQueue,
     file: SchemaFile,
     ms: Millstream,
     consent: Consent,
@@ -117,10 +127,10 @@ def set_schema(
         bool, typer.Option("--force", help="Accept a schema that is not compatible.")
     ] = False,
 ) -> Printed:
-    """Give a log a schema, or another version of its schema."""
+    """Give a log or queue a schema, or another version of its schema."""
     parsed = schema_of(_text(file))
     if force:
-        consent.ask(f"Set the schema of log {log!r}, even if it is not compatible?")
+        consent.ask(f"Set the schema of {_noun(log)}, even if it is not compatible?")
     queue = _queue_of(log)
     version = ms.session.execute(
         SetSchema(log, parsed, mode, force)
@@ -128,16 +138,16 @@ def set_schema(
         else SetQueueSchema(queue, parsed, mode, force)
     )
     line = (
-        f"log {log!r} has version {version.version} of its schema, from offset {version.start} on"
+        f"{_noun(log)} has version {version.version} of its schema, from offset {version.start} on"
     )
     return Printed({"log": log, **_facts(version)}, line)
 
 
 @command(schema, "schema check orders order.json", "schema check queue:mail letter.json --json")
-def check(log: LogName, file: SchemaFile, ms: Millstream) -> Printed:
-    """Compare a schema with the schema of a log, for CI.
+def check(log: LogOrQueue, file: SchemaFile, ms: Millstream) -> Printed:
+    """Compare a schema with the schema of a log or queue, for CI.
 
-    Exits with 0 if the log would take the schema, and with 1 and each conflict if it would not.
+    Exits with 0 if the schema would be accepted, and with 1 and each conflict if it would not.
     """
     parsed = schema_of(_text(file))
     versions = _versions(ms, log)
@@ -145,21 +155,28 @@ def check(log: LogName, file: SchemaFile, ms: Millstream) -> Printed:
     number = versions[-1].version if versions else 0
     facts = {"log": log, "version": number, "compatible": not breaks, "conflicts": breaks}
     if breaks:
-        summary = f"not compatible with version {number} of log {log!r}"
+        summary = f"not compatible with version {number} of {_noun(log)}"
         return Printed(facts, *breaks, summary, code=EXIT_INCOMPATIBLE)
-    beside = f"version {number} of log {log!r}" if number else f"log {log!r}, which has no schema"
+    noun = _noun(log)
+    beside = f"version {number} of {noun}" if number else f"{noun}, which has no schema"
     return Printed(facts, f"compatible with {beside}")
 
 
 @command(schema, "schema delete orders")
-def delete(log: LogName, ms: Millstream, consent: Consent) -> Printed:
-    """Delete the schema of a log with its versions. Afterwards values are not checked."""
-    consent.ask(f"Delete the schema of log {log!r} with its versions?")
+def delete(log: LogOrQueue, ms: Millstream, consent: Consent) -> Printed:
+    """Delete the schema of a log or queue with its versions. Afterwards values are not checked."""
+    consent.ask(f"Delete the schema of {_noun(log)} with its versions?")
     queue = _queue_of(log)
     deleted = ms.session.execute(DeleteSchema(log) if queue is None else DeleteQueueSchema(queue))
     return Printed(
-        {"log": log, "deleted": deleted}, "deleted" if deleted else f"log {log!r} has no schema"
+        {"log": log, "deleted": deleted}, "deleted" if deleted else f"{_noun(log)} has no schema"
     )
+
+
+def _noun(log: str) -> str:
+    """Return how a sentence names a log, or the queue that `queue:NAME` stands for."""
+    queue = _queue_of(log)
+    return f"log {log!r}" if queue is None else f"queue {queue!r}"
 
 
 def _queue_of(log: str) -> str | None:

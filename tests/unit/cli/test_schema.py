@@ -68,6 +68,8 @@ def test_a_queue_has_a_schema_by_the_name_of_its_log(cli: Any) -> None:
     assert cli.json("schema", "set", "queue:mail", "order.json")["version"] == 1
     assert cli.json("schema", "show", "queue:mail")["schema"]["required"] == ["id"]
     assert cli.json("schema", "check", "queue:mail", "order.json")["compatible"]
+    assert "version 1 of queue 'mail'" in cli("schema", "check", "queue:mail", "order.json")
+    assert [each["log"] for each in cli.json("schema", "list")] == ["queue:mail"]
     assert "expected integer at $.id" in cli.error("put", "mail", '{"id": "x"}')
     assert cli.json("schema", "delete", "queue:mail", "--yes")["deleted"]
     assert "no schema" in cli.error("schema", "show", "queue:mail")
