@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import millstream
-from millstream.queue.model.message import Message
+from millstream import Message
 
 READINGS = 3
 

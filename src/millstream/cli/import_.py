@@ -164,7 +164,7 @@ def _shown(summary: Any) -> list[str | PrintedLine]:
         f"{plural(summary.stored, 'record')} stored in {plural(len(summary.logs), 'log')}"
     ]
     if summary.repeated:
-        shown.append(f"{plural(summary.repeated, 'record')} were stored before")
+        shown.append(f"stored before: {plural(summary.repeated, 'record')}")
     if summary.bad:
         lines = "; ".join(f"line {row.row}: {row.reason}" for row in summary.bad_rows)
         text = f"{plural(summary.bad, 'bad line')} left out: {safe(lines)}"

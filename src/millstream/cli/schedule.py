@@ -19,6 +19,7 @@ from millstream.jobs.options import PRIORITY_HEADER, QUEUE
 from millstream.jobs.schedule import ScheduledJob, ScheduleInfo, define
 from millstream.jobs.task_names import check_task_name
 from millstream.threads.schedules import ScheduleStore
+from millstream.units import is_duration
 
 schedule = typer.Typer(help="Look after the schedules of jobs.", no_args_is_help=True)
 
@@ -107,7 +108,7 @@ def put(
     wanted = define(
         name,
         job,
-        every if " " in every.strip() else parse_duration(every),
+        parse_duration(every) if is_duration(every) else every,
         tz=tz,
         missed=missed,
         start=None if start is None else parse_time(start),

@@ -33,6 +33,7 @@ def test_a_schedule_from_its_put_to_its_end(cli: Any) -> None:
 def test_wrong_schedules_are_refused_in_a_sentence(cli: Any) -> None:
     put = PUT[:-1]
     assert "is no cron expression" in cli.error(*put, "99 1 * * *")
+    assert "'daily' is no cron expression" in cli.error(*put, "daily")
     assert "is no time zone" in cli.error(*PUT, "--tz", "Mars")
     assert "missed is 'skip', 'once' or 'all'" in cli.error(*PUT, "--missed", "maybe")
     assert "in the past" in cli.error(*PUT, "--start", "2020-01-01T00:00")
