@@ -69,7 +69,7 @@ def sync(
     """Exchange the records that one of two stores lacks.
 
     This includes truncations, metadata and owners of logs. Queues, cursors, rooms, tokens and the
-    application's tables are not transferred, and the result names them: `copy` makes a backup. A
+    application's tables are not transferred, and the result names them: use `backup` for them. A
     server gets the token of --token or MILLSTREAM_TOKEN. Data that both stores have is not sent.
     """
     if push and pull:
