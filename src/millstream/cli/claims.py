@@ -219,7 +219,10 @@ def wait(
 def attempts(
     queue: Queue,
     claim: Annotated[
-        int, typer.Argument(parser=_claim_id, metavar="CLAIM_ID", help="The message.")
+        int,
+        typer.Argument(
+            parser=_claim_id, metavar="CLAIM_ID", help="As `claim` and `peek` print it."
+        ),
     ],
 ) -> Printed:
     """List the attempts at a message."""
@@ -248,7 +251,10 @@ def attempts(
 def replace(
     queue: Queue,
     claim: Annotated[
-        int, typer.Argument(parser=_claim_id, metavar="CLAIM_ID", help="The failed message.")
+        int,
+        typer.Argument(
+            parser=_claim_id, metavar="CLAIM_ID", help="As `peek --state failed` prints it."
+        ),
     ],
     value: Annotated[
         str | None,

@@ -60,8 +60,8 @@ def show(
     """Show settings with their values and origins. An origin is a flag, a variable, a line of the file,
     or the default.
 
-    Without a command: the settings of all commands and of the server, and settings of other commands
-    that a variable or the file sets. Secrets are hidden.
+    Without a command: the settings that all commands share, those of the server, and what a variable
+    or the file sets for other commands. Secrets are hidden.
     """
     reader = SettingsReader(context.find_root())
     path = tuple(name or ())

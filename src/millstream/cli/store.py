@@ -42,7 +42,7 @@ def _shown(name: str, value: Any) -> Any:
 
 
 def fold(ms: Millstream) -> Printed:
-    """Fold all commits into base rows now."""
+    """Fold all commits into base rows now. The background of a store does so by itself."""
     folded = ms.fold()
     return Printed({"folded": folded}, f"{plural(folded, 'commit')} folded")
 
