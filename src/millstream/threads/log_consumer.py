@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from millstream.command import Session
 from millstream.errors import InvalidInput
 from millstream.log.progress import OnLoss
+from millstream.partitioning import whole_of
 from millstream.record import Record, Seconds, to_ms
 from millstream.store.wait_breaker import WaitBroken
 from millstream.streaming.prefetching import Prefetching, PrefetchPlan, Refill, Settle
@@ -74,12 +75,17 @@ class LogConsumer(PrefetchingConsumer[Record]):
         try:
             must_wake = self._machine.ack(record)
         except (AttributeError, KeyError):  # no machine, or a record that it does not hold
-            machine = self._open_machine()
-            if not isinstance(record, Record):
-                raise InvalidInput(f"a record is expected, not {record!r:.100}") from None
-            must_wake = machine.ack_unknown(record)
+            must_wake = self._checked(record).ack_unknown(record)
         if must_wake:
             self._wake()
+
+    def _checked(self, record: Any) -> Prefetching[Record]:
+        """Return the machine of an open consumer for a record of its log."""
+        machine = self._open_machine()
+        is_record = isinstance(record, Record)
+        if not is_record or self.name not in (record.log, whole_of(record.log)):
+            raise InvalidInput(f"a record of log {self.name!r} is expected, not {record!r:.100}")
+        return machine
 
     def _begin(self) -> Prefetching[Record]:
         self._cursor = self._log.cursor(self._cursor_name, start=self._start, on_loss=self._on_loss)

@@ -159,13 +159,23 @@ def test_a_consumer_names_misuse(ms: Millstream) -> None:
     with pytest.raises(InvalidInput, match="inside of its block"):
         consumer.flush()
     with consumer:
-        with pytest.raises(InvalidInput, match="a record is expected"):
+        with pytest.raises(InvalidInput, match="a record of log 'orders' is expected"):
             consumer.ack("a")  # type: ignore[arg-type]
         record = next(iter(consumer))
         consumer.ack(record)
         consumer.ack(record)  # a repeat is a success
     with pytest.raises(Closed):
         consumer.ack(record)
+
+
+def test_a_record_of_another_log_is_not_acknowledged(ms: Millstream) -> None:
+    for name in ("orders", "letters"):
+        ms.log(name).append_many(range(3))
+    with ms.log("orders").consumer("billing") as consumer:
+        with pytest.raises(InvalidInput, match="a record of log 'orders' is expected"):
+            consumer.ack(ms.log("letters")[2])
+        consumer.ack(ms.log("orders")[0])
+    assert ms.log("orders").cursor("billing").info().lag == 2
 
 
 def test_a_partition_that_cannot_be_read_for_a_moment_hides_no_other_records(
