@@ -14,7 +14,7 @@ from millstream.errors import LeaseLost
 from millstream.queue.model.message import Message
 from millstream.streaming.prefetching import Prefetching, PrefetchPlan, Settle
 from millstream.worker.effects import Idle, Renew
-from millstream.worker.leases import Leases
+from millstream.worker.leases import Leases, claim_of
 from millstream.worker.reason import reason_of
 
 ENDED = "its consumer ended without an acknowledgement"
@@ -69,6 +69,9 @@ class ClaimPrefetching(Prefetching[Message]):
             last = [message for message in yielded if message.attempt >= self._attempts_max]
             steps = [Settle(ended, "nack", ENDED, 0), Settle(last, "return")]
         return [step for step in (*steps, Settle(unseen, "return")) if step.messages]
+
+    def _name_of(self, message: Message) -> object:
+        return claim_of(message)
 
     def _next_renewal(self, now_s: float) -> Renew | Idle:
         if not self._held and not self._renewable:

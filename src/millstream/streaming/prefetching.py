@@ -172,7 +172,20 @@ class Prefetching(Generic[T]):
 
     def ack_unknown(self, message: T, result: bytes | None = None) -> bool:
         """Note an acknowledgement of a message that may not be held: the store decides about it."""
+        message = self._held_as(message)
         return not self._is_ended(message) and self._note_ack(message, result)
+
+    def _held_as(self, message: T) -> T:
+        """Return the held message of which a message is a copy: another process handed it back."""
+        if id(message) in self._held:
+            return message
+        name = self._name_of(message)
+        held = list(self._held.values())  # other threads settle messages meanwhile
+        return next((other for other in held if self._name_of(other) == name), message)
+
+    def _name_of(self, message: T) -> object:
+        """Return what a message and its copies have in common; records are equal to their copies."""
+        return message
 
     def _is_ended(self, message: T) -> bool:
         """Return whether an ending of a message waits to be sent: the first ending counts."""
@@ -190,6 +203,7 @@ class Prefetching(Generic[T]):
 
     def finish(self, message: T, kind: FinishKind) -> bool:
         """Note another ending of a message; True if the shell has to wake its parts."""
+        message = self._held_as(message)
         if self._is_ended(message):
             return False
         self._finishes.append((kind, message))

@@ -107,6 +107,8 @@ class QueueConsumer(PrefetchingConsumer[Message]):
             raise InvalidInput(
                 f"a message of queue {self.name!r} is expected, not {message!r:.100}"
             )
+        if message.attempt < 1:
+            raise InvalidInput(f"a claimed message is expected: {message!r:.100} was peeked at")
         return self._machine
 
     def _finish(self, message: Message, kind: FinishKind) -> None:

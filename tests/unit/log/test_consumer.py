@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -176,6 +177,16 @@ def test_a_record_of_another_log_is_not_acknowledged(ms: Millstream) -> None:
             consumer.ack(ms.log("letters")[2])
         consumer.ack(ms.log("orders")[0])
     assert ms.log("orders").cursor("billing").info().lag == 2
+
+
+def test_copies_of_records_acknowledge_them(ms: Millstream) -> None:
+    """A pool of processes hands copies back."""
+    log = ms.log("orders")
+    log.append_many(range(6))
+    with log.consumer("billing", prefetch=2, timeout=0) as consumer:
+        for record in consumer:
+            consumer.ack(pickle.loads(pickle.dumps(record)))
+    assert log.cursor("billing").info().lag == 0
 
 
 def test_a_partition_that_cannot_be_read_for_a_moment_hides_no_other_records(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -359,6 +360,32 @@ def test_a_consumer_names_misuse(ms: Millstream, jobs: Queue) -> None:
     with pytest.raises(Closed):
         consumer.flush()
     consumer.close()  # a second close does nothing
+
+
+def test_a_message_that_was_peeked_at_is_not_settled(jobs: Queue) -> None:
+    jobs.put_many(range(2))
+    with jobs.consumer(prefetch=1) as consumer:
+        message = next(iter(consumer))
+        (peeked,) = jobs.peek()
+        for settle in (consumer.ack, consumer.nack, consumer.fail, consumer.renew):
+            with pytest.raises(InvalidInput, match="was peeked at"):
+                settle(peeked)
+        consumer.ack(message)
+    assert counts(jobs) == (1, 0, 1, 0)
+
+
+def test_copies_of_messages_settle_them(jobs: Queue) -> None:
+    """A pool of processes hands copies back."""
+    jobs.put_many(range(6))
+    with jobs.consumer(prefetch=2, timeout=0) as consumer:
+        for message in consumer:
+            copied = pickle.loads(pickle.dumps(message))
+            if message.json() % 2:
+                consumer.fail(copied)
+            else:
+                consumer.ack(copied, result=b"%d" % message.json())
+        assert consumer.lost == 0
+    assert counts(jobs) == (0, 0, 3, 3)
 
 
 def test_the_first_ending_of_a_message_counts(jobs: Queue) -> None:
