@@ -30,7 +30,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, Literal, TypeVar
 
-from millstream.errors import InvalidInput, LeaseLost
+from millstream.errors import InvalidInput, LeaseLost, RecordsLost
 from millstream.queue.model.message import Ending
 from millstream.worker.effects import Idle, Over, Renew
 from millstream.worker.endurance import Endurance, is_away, may_pass
@@ -218,6 +218,13 @@ class Prefetching(Generic[T]):
     def stop(self) -> None:
         """End the loop before its next message."""
         self.is_stopped = self.is_disturbed = True
+
+    def take_error(self) -> Exception | None:
+        """Return the error that ended the loop; after lost records, a later loop goes on behind them."""
+        error = self.error
+        if isinstance(error, RecordsLost):
+            self.error = None
+        return error
 
     # Steps of the loop, of the keeper and of a flush.
 

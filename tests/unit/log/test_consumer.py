@@ -151,6 +151,20 @@ def test_lost_records_are_skipped_or_raised(ms: Millstream) -> None:
         assert [record.json() for record in consumer] == [4, 5]
 
 
+def test_a_later_loop_goes_on_behind_lost_records(ms: Millstream) -> None:
+    log = ms.log("orders")
+    log.append_many(range(6))
+    log.cursor("strict")
+    log.truncate(before=4)
+    with log.consumer("strict", on_loss="raise", timeout=0, auto_ack=True) as consumer:
+        with pytest.raises(RecordsLost):
+            list(consumer)
+        consumer.flush()
+        assert [record.json() for record in consumer] == [4, 5]
+    with log.consumer("strict", on_loss="raise", timeout=0) as consumer:
+        assert list(consumer) == []
+
+
 def test_a_consumer_names_misuse(ms: Millstream) -> None:
     log = ms.log("orders")
     log.append("a")
