@@ -183,7 +183,8 @@ class PrefetchingConsumer(ABC, Generic[T]):
         """Prolong leases."""
 
     def _endings(self, error: BaseException | None) -> list[Settle[T]]:
-        """Return the steps that end the attempts at held messages."""
+        """Remove the held messages, and return the steps that end the attempts at them."""
+        self._machine.given_back()
         return []
 
     # Carrying steps out.
@@ -227,8 +228,10 @@ class PrefetchingConsumer(ABC, Generic[T]):
         elif isinstance(step, Idle):
             self._rested_s = self._rest(self._news, step.until_s, now_s)
         elif isinstance(step, Over):
-            if machine.error is not None:
-                raise machine.error
+            with self._lock:
+                error = machine.take_error()
+            if error is not None:
+                raise error
             return False
         return True
 
@@ -312,10 +315,10 @@ class PrefetchingConsumer(ABC, Generic[T]):
             machine.close()
         self._chores.ring()
         self._keeper.ends()
+        with self._lock:
+            steps = self._endings(error)  # first: later endings of other threads are refused
         self._send_all(machine)
         with self._lane:
-            with self._lock:
-                steps = self._endings(error)
             for step in steps:
                 self._carry_out(machine, step)
         problem = machine.error or self._keeper.take_error()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import pickle
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import millstream
-from millstream import Message, Millstream, Queue
+from millstream import Message, Millstream, Queue, QueueConsumer
 from millstream.errors import Closed, InvalidInput, LeaseLost, NotFound, TooLarge
 
 PATIENCE_S = 60
@@ -414,6 +416,23 @@ def test_a_queue_that_is_deleted_ends_the_loop_with_its_error(jobs: Queue) -> No
 
     with pytest.raises(NotFound):
         consume()
+
+
+def test_an_acknowledgement_as_the_block_ends_is_sent_or_refused(
+    jobs: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs.put("a")
+    send_all = QueueConsumer._send_all
+
+    def send_and_acknowledge(consumer: QueueConsumer, machine: Any) -> None:
+        send_all(consumer, machine)
+        with suppress(Closed):
+            consumer.ack(message)
+
+    monkeypatch.setattr(QueueConsumer, "_send_all", send_and_acknowledge)
+    with jobs.consumer() as consumer:
+        message = next(iter(consumer))
+    assert jobs.info().in_flight == 0
 
 
 def test_a_claim_that_no_loop_has_seen_is_no_attempt(jobs: Queue) -> None:
