@@ -5,15 +5,15 @@ from __future__ import annotations
 import pickle
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import millstream
-from millstream import Message, Millstream, Queue, QueueConsumer
+from millstream import Message, Millstream, Queue
 from millstream.errors import Closed, InvalidInput, LeaseLost, NotFound, TooLarge
+from millstream.streaming.claim_prefetching import ClaimPrefetching
 
 PATIENCE_S = 60
 SOON_S = 0.05
@@ -418,21 +418,20 @@ def test_a_queue_that_is_deleted_ends_the_loop_with_its_error(jobs: Queue) -> No
         consume()
 
 
-def test_an_acknowledgement_as_the_block_ends_is_sent_or_refused(
+def test_an_acknowledgement_of_another_thread_as_the_block_ends_is_sent(
     jobs: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs.put("a")
-    send_all = QueueConsumer._send_all
+    endings = ClaimPrefetching.endings
 
-    def send_and_acknowledge(consumer: QueueConsumer, machine: Any) -> None:
-        send_all(consumer, machine)
-        with suppress(Closed):
-            consumer.ack(message)
+    def acknowledge_first(machine: ClaimPrefetching, error: BaseException | None) -> Any:
+        consumer.ack(message)
+        return endings(machine, error)
 
-    monkeypatch.setattr(QueueConsumer, "_send_all", send_and_acknowledge)
+    monkeypatch.setattr(ClaimPrefetching, "endings", acknowledge_first)
     with jobs.consumer() as consumer:
         message = next(iter(consumer))
-    assert jobs.info().in_flight == 0
+    assert counts(jobs) == (0, 0, 1, 0)
 
 
 def test_a_claim_that_no_loop_has_seen_is_no_attempt(jobs: Queue) -> None:
