@@ -57,7 +57,7 @@ from millstream.streaming.gathered_block import (
     MessageHandle,
     blocks_of,
 )
-from millstream.streaming.options import ProducerOptions
+from millstream.streaming.options import EPOCH_BITS, ProducerOptions
 from millstream.streaming.telling import Teller
 from millstream.streaming.transmission import (
     IDLE_S,
@@ -302,10 +302,13 @@ class Gathering(Generic[H]):
         """Note that a transmission is durable, with the offset of the first message of each portion."""
         self._answered(transmission, [*firsts], now_s=0.0)
 
-    def failed(self, transmission: Transmission, error: Exception, *, now_s: float) -> None:
+    def failed(
+        self, transmission: Transmission, error: Exception, *, now_s: float, wall_ms: int = 0
+    ) -> None:
         """Note that a transmission failed: send it again, send it in portions, or give up."""
         final_error = outcome_error(error)
         transmission.tries += 1
+        transmission.failed_ms = wall_ms
         transmission.resumes_s = now_s + pause_s(transmission.tries)
         transmission.is_unknown = transmission.is_unknown or isinstance(final_error, OutcomeUnknown)
         self._answered(transmission, final_error, now_s=now_s)
@@ -343,7 +346,7 @@ class Gathering(Generic[H]):
     def _decide(self, head: Transmission, error: MillstreamError, now_s: float) -> None:
         """Decide what follows from the failure of the first transmission in flight."""
         assert head.began_s is not None
-        if isinstance(error, Fenced) and not self._sequences and not head.is_unknown:
+        if isinstance(error, Fenced) and self._may_fence(head, error):
             self._fence(head, error.epoch)
         elif isinstance(error, OutOfSequence) and head.follows:
             self._repeat(head, pauses=False)  # the store has not got the transmission ahead
@@ -364,11 +367,21 @@ class Gathering(Generic[H]):
         self._split.extendleft(reversed(self._flight.take_back()))
         self._flight.again(head, pauses=pauses)
 
-    def _fence(self, head: Transmission, epoch: int) -> None:
-        """Begin a higher epoch than the stored one: the clock of this machine is behind.
+    def _may_fence(self, head: Transmission, error: Fenced) -> bool:
+        """Return whether this is the later producer although the stored epoch is higher.
 
-        Only a producer that has stored nothing does so; otherwise a later producer has its name.
+        Then the clock of this machine is behind, or both began in the same millisecond. Otherwise a
+        later producer has the name, or the store itself was fenced.
         """
+        own = self._identity.epoch
+        stored: int = error.data.get("epoch", 0)
+        if self._sequences or head.is_unknown or not 0 < own < stored:
+            return False
+        stored_ms = stored >> EPOCH_BITS
+        return stored_ms == own >> EPOCH_BITS or stored_ms >= head.failed_ms
+
+    def _fence(self, head: Transmission, epoch: int) -> None:
+        """Begin a higher epoch than the stored one."""
         self._identity = replace(self._identity, epoch=epoch + 1)
         self._split_into([head.portions])
 

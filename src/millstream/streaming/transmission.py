@@ -47,6 +47,8 @@ class Transmission(Struct, eq=False):
     tries: int = 0
     resumes_s: float = 0.0
     """The end of the pause after the last failure."""
+    failed_ms: int = 0
+    """The wall time of the last failure."""
     is_unknown: bool = False
     """Whether an attempt may have been stored."""
     follows: bool = False

@@ -239,7 +239,10 @@ class AnyProducer(Generic[H]):
         try:
             answer = self._execute(transmission.command)
         except Exception as error:
-            self._gathering.failed(transmission, error, now_s=self._clock.seconds())
+            clock = self._clock
+            self._gathering.failed(
+                transmission, error, now_s=clock.seconds(), wall_ms=clock.wall_ms()
+            )
         else:
             self._gathering.stored(transmission, firsts_of(transmission.portions, answer))
 

@@ -18,6 +18,7 @@ from millstream.errors import (
     TooLarge,
 )
 from millstream.limits import Limits
+from millstream.testing import SimulatedClock
 from tests.unit.conftest import Reopen
 
 
@@ -254,6 +255,37 @@ def test_a_later_producer_of_the_same_name_fences_the_earlier(ms: Millstream) ->
         earlier.append(b"d")
     earlier.close()
     assert values_of(ms) == [b"a", b"b"]
+
+
+@pytest.mark.embedded
+def test_an_earlier_producer_without_records_is_fenced_too(
+    ms: Millstream, clock: SimulatedClock
+) -> None:
+    log = ms.log("orders")
+    earlier = log.producer(name="till")
+    clock.advance(1)
+    with log.producer(name="till") as later:
+        assert later.append(b"a").offset() == 0
+        clock.advance(1)
+        with pytest.raises(Fenced):
+            earlier.append(b"b").offset()
+        assert later.append(b"c").offset() == 1
+    earlier.close()
+
+
+@pytest.mark.embedded
+def test_a_later_producer_whose_clock_is_behind_fences_the_earlier(
+    ms: Millstream, clock: SimulatedClock
+) -> None:
+    log = ms.log("orders")
+    earlier = log.producer(name="till")
+    assert earlier.append(b"a").offset() == 0
+    clock.jump(-3600)
+    with log.producer(name="till") as later:
+        assert later.append(b"b").offset() == 1
+    with pytest.raises(Fenced):
+        earlier.append(b"c").offset()
+    earlier.close()
 
 
 def test_a_log_that_takes_no_appends_fails_all_records(ms: Millstream) -> None:

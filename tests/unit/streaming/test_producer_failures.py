@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from millstream import Millstream
-from millstream.errors import CannotOpen, Closed, MillstreamError, OutcomeUnknown, WriteFailed
+from millstream.errors import (
+    CannotOpen,
+    Closed,
+    Fenced,
+    MillstreamError,
+    OutcomeUnknown,
+    WriteFailed,
+)
 from millstream.testing import Faults, MemoryEngine, Pause, Torn, memory_store
 
 
@@ -125,6 +132,19 @@ def test_leaving_the_block_tells_of_a_failed_store(session: Unreliable) -> None:
 
     with pytest.raises(WriteFailed, match="the disk is gone"):
         work()
+
+
+@pytest.mark.parametrize("name", [None, "till"])
+def test_a_producer_of_a_store_that_another_process_took_over_ends(
+    session: Unreliable, name: str | None
+) -> None:
+    session.executes = False
+    session.errors = [Fenced("another process has opened the store", epoch=4) for _ in range(2)]
+    producer = Millstream(session).log("orders").producer(name=name)
+    with pytest.raises(Fenced, match="another process"):
+        producer.append(b"a").offset()
+    producer.close()
+    assert len(session.commands) == 1
 
 
 def test_an_error_of_another_kind_leaves_the_outcome_unknown(session: Unreliable) -> None:
