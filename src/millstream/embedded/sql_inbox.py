@@ -345,7 +345,7 @@ def _packed(value: Any) -> bytes:
         data = value.encode()
         try:
             msgspec.json.decode(data)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise InvalidInput(
                 f"the value is text, and not valid JSON: {error}; json_quote() makes a JSON string "
                 "of a text, and a BLOB is taken as it is"

@@ -192,6 +192,7 @@ def test_groups_priorities_and_dedup(ms: millstream.Millstream, app: sqlite3.Con
         ({"value": "1"}, "either a queue or a log"),
         ({"queue": "jobs", "log": "events", "value": "1"}, "either a queue or a log"),
         ({"queue": "jobs", "value": "plain text"}, "not valid JSON"),
+        ({"queue": "jobs", "value": "[" * 10_000 + "]" * 10_000}, "recursion depth"),
         ({"queue": "jobs", "value": None}, "NULL"),
         ({"queue": "jobs", "value": float("inf")}, "only finite numbers"),
         ({"queue": "jobs", "value": "1", "headers": "[]"}, "JSON object"),
