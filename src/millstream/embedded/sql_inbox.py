@@ -123,7 +123,11 @@ class SqlInbox:
 
     def move(self, store: Store) -> bool:
         """Move the first posts; return whether more may wait."""
-        posts = read_posts(store.engine)
+        try:
+            posts = read_posts(store.engine)
+        except UnicodeDecodeError:
+            now_ms = store.clock.wall_ms()
+            return store.run(partial(_undecodable_refused, now_ms))
         if not posts:
             return False
         deliveries, refusals = planned(posts, store.limits)
@@ -187,7 +191,7 @@ def read_posts(engine: Engine) -> list[Post]:
     posts: list[Post] = []
     size, step = 0, STEP_ROWS
     while len(posts) < ROWS_MAX and size < BYTES_MAX:
-        last = _id(posts[-1]) if posts else -(2**63)
+        last = _id(posts[-1]) if posts else -math.inf
         page = _select(engine, _READ, (last, step))
         posts += page
         size += _size(list(map(_value, page)))
@@ -238,6 +242,22 @@ def _moved(
         tx.sql(f"DELETE FROM {which}", bounds)
         for delivery in deliveries:
             operation(delivery.command)(tx)
+
+
+def _undecodable_refused(now_ms: int, tx: WriteTransaction) -> bool:
+    """Refuse those of the first posts that have a TEXT of other bytes than UTF-8; return whether any has.
+
+    SQLite stores such a text, and Python cannot read it. `CAST` makes it from bytes.
+    """
+    refused = False
+    for (number,) in tx.select("SELECT id FROM millstream_inbox ORDER BY id LIMIT ?", (ROWS_MAX,)):
+        try:
+            tx.select(f"SELECT {_COLUMNS} FROM millstream_inbox WHERE id = ?", (number,))
+        except UnicodeDecodeError as error:
+            tx.sql(_KEEP, (f"a text is not UTF-8: {error}", now_ms, number))
+            tx.sql("DELETE FROM millstream_inbox WHERE id = ?", (number,))
+            refused = True
+    return refused
 
 
 def _rows_of(posts: list[Post]) -> tuple[str, tuple[int | str, ...]]:

@@ -221,6 +221,36 @@ def test_a_bad_post_fails_alone(
     assert reason in said
 
 
+@pytest.mark.parametrize("column", ["queue", "value", "headers", "key", "deliver_at", "dedup"])
+def test_a_text_that_is_not_unicode_fails_alone(
+    ms: millstream.Millstream, app: sqlite3.Connection, column: str
+) -> None:
+    columns = {"queue": "'jobs'", "value": "'1'", column: "CAST(x'ff' AS TEXT)"}
+    app.executescript(
+        f"""
+        BEGIN;
+        INSERT INTO millstream_inbox (queue, value) VALUES ('jobs', 1);
+        INSERT INTO millstream_inbox ({", ".join(columns)}) VALUES ({", ".join(columns.values())});
+        INSERT INTO millstream_inbox (queue, value) VALUES ('jobs', 2);
+        COMMIT;
+        """
+    )
+    assert [message.json() for message in claim(ms, 2)] == [1, 2]
+    await_moved(app)
+    stored = f"SELECT hex({column}), reason FROM millstream_inbox_failed"
+    ((text, reason),) = app.execute(stored).fetchall()
+    assert text == "FF"
+    assert "not UTF-8" in reason
+
+
+@pytest.mark.parametrize("number", [-(2**63), 0, 2**63 - 1])
+def test_a_row_may_have_any_id(
+    ms: millstream.Millstream, app: sqlite3.Connection, number: int
+) -> None:
+    post(app, id=number, queue="jobs", value="1")
+    assert claim(ms, 1)
+
+
 def test_bad_posts_between_good_ones_of_one_transaction(
     ms: millstream.Millstream, app: sqlite3.Connection
 ) -> None:
