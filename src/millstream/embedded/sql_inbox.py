@@ -35,7 +35,7 @@ import msgspec
 from millstream.command import Operation
 from millstream.embedded.rules import operation, put_for_later
 from millstream.engine.protocol import Engine, SqlReader
-from millstream.errors import Conflict, Denied, InvalidInput, NotFound
+from millstream.errors import Conflict, Denied, InvalidInput, Locked, NotFound
 from millstream.format.packing import pack_many
 from millstream.limits import Limits
 from millstream.log.commands import Append
@@ -131,10 +131,9 @@ class SqlInbox:
         if not posts:
             return False
         deliveries, refusals = planned(posts, store.limits)
-        for batch in in_commits(deliveries):
-            _move_batch(store, batch)
         _refuse(store, refusals)
-        return True
+        have_moved = [_move_batch(store, batch) for batch in in_commits(deliveries)]
+        return bool(refusals) or any(have_moved)
 
 
 def in_commits(deliveries: Iterable[PostDelivery]) -> list[list[PostDelivery]]:
@@ -153,31 +152,40 @@ def in_commits(deliveries: Iterable[PostDelivery]) -> list[list[PostDelivery]]:
     return [batch for batch in batches if batch]
 
 
-def _move_batch(store: Store, batch: list[PostDelivery]) -> None:
-    """Store deliveries by one commit. After a refusal, store each delivery by a separate commit."""
+def _move_batch(store: Store, batch: list[PostDelivery]) -> bool:
+    """Store deliveries by one commit. After a refusal, store each delivery by a separate commit.
+
+    Returns False if all posts still wait.
+    """
     try:
         _store(store, [post for delivery in batch for post in delivery.posts], batch, [])
     except PostsTaken:
         pass  # the next call reads the posts that are left
-    except _REFUSED:
+    except (*_REFUSED, Locked):
         # Nothing was stored. Only the refused posts fail, such as those of a missing queue.
-        for delivery in batch:
-            _deliver(store, delivery)
+        return sum(_deliver(store, delivery) for delivery in batch) > 0
+    return True
 
 
-def _deliver(store: Store, delivery: PostDelivery) -> None:
-    """Store one delivery; if a rule refuses it, the posts of the delivery fail."""
+def _deliver(store: Store, delivery: PostDelivery) -> bool:
+    """Store one delivery; if a rule refuses it, the posts of the delivery fail.
+
+    Returns False if the posts wait, because a staging handle holds their log.
+    """
     posts = delivery.posts
     try:
         _store(store, posts, [delivery], [])
     except PostsTaken:
-        return
+        pass
+    except Locked:
+        return False
     except _REFUSED as error:
         if isinstance(error, NotFound) or len(posts) == 1:
             _refuse(store, [PostRefusal(post, error.message) for post in posts])
-            return
-        for post in posts:
-            _deliver(store, PostDelivery(_command([post], store.limits), [post]))
+        else:
+            for post in posts:
+                _deliver(store, PostDelivery(_command([post], store.limits), [post]))
+    return True
 
 
 def _refuse(store: Store, refusals: list[PostRefusal]) -> None:

@@ -251,6 +251,19 @@ def test_a_row_may_have_any_id(
     assert claim(ms, 1)
 
 
+def test_posts_for_a_log_that_is_staged_hold_back_no_other_posts(
+    ms: millstream.Millstream, app: sqlite3.Connection
+) -> None:
+    with ms.log("events").stage() as stage:
+        stage.append(b"staged")
+        post(app, log="events", value="1")
+        post(app, queue="jobs", value="2")
+        assert [message.json() for message in claim(ms, 1)] == [2]
+        assert app.execute("SELECT log FROM millstream_inbox").fetchall() == [("events",)]
+    await_moved(app)
+    assert [record.value for record in ms.log("events").read()] == [b"staged", b"1"]
+
+
 def test_bad_posts_between_good_ones_of_one_transaction(
     ms: millstream.Millstream, app: sqlite3.Connection
 ) -> None:
