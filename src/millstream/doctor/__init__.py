@@ -64,7 +64,7 @@ def _examine(rows: ExaminedRows, findings: Findings) -> Report:
     report.format, report.page_checksums = rows.format, rows.page_checksums
     rows.enter(f"{rows.backend}'s own check")
     wrong = rows.integrity()
-    report.sqlite = "; ".join(wrong[:3]) or "ok"
+    report.sqlite = "; ".join(wrong[:3]) or report.sqlite
     for line in wrong:
         findings.add("file", f"{rows.backend}: {line}")
     present = rows.count()

@@ -16,7 +16,7 @@ import apsw
 
 from millstream.doctor.examined import Found, Progress
 from millstream.doctor.findings import Findings
-from millstream.engine.sqlite.checks import wants_layer
+from millstream.engine.sqlite.checks import check_trees, wants_layer
 from millstream.engine.sqlite.file import (
     FIRST_BYTES,
     PAGE_BYTES,
@@ -117,12 +117,15 @@ class FileRows(SqliteSnapshot):
     def _integrity(self) -> list[str]:
         self._connection.set_progress_handler(self._tick, STEPS_PER_TICK)
         try:
-            problems = [str(row[0]) for row in self._execute("PRAGMA integrity_check")]
+            problems, unchecked = check_trees(self._connection)
         except (apsw.Error, UnicodeDecodeError) as error:  # names may be damaged as well
-            problems = [str(error)]
+            problems, unchecked = [str(error)], {}
         finally:
             self._connection.set_progress_handler(None)
-        return [] if problems == ["ok"] else [self._in_words(line) for line in problems]
+        if unchecked:
+            tables = ", ".join(f"{table} ({reason})" for table, reason in unchecked.items())
+            self._findings.report.sqlite = f"ok, but SQLite cannot check tables: {tables}"
+        return [self._in_words(line) for line in problems]
 
     def _in_words(self, line: str) -> str:
         """What SQLite says, and what it means for the rows of a store."""

@@ -15,6 +15,7 @@ import pytest
 import millstream
 from millstream import aio
 from millstream.doctor import examine
+from millstream.engine.copy import copy_store
 from millstream.errors import CannotOpen, InvalidInput
 
 SCHEMA = """
@@ -95,6 +96,38 @@ def test_a_large_schema_becomes_a_store(tmp_path: Path) -> None:
         for number in range(120):
             connection.execute(f"CREATE TABLE a_table_with_a_long_name_{number} (one, two, three)")
     use(path)
+
+
+@pytest.mark.parametrize(
+    ("statement", "unchecked"),
+    [
+        ("ALTER TABLE orders ADD COLUMN code CHECK (code REGEXP '^[a-z]+$')", False),
+        ("CREATE INDEX by_code ON orders (twice(id))", True),
+        ("CREATE INDEX paid_code ON orders (paid) WHERE twice(id) > 0", True),
+        ("CREATE INDEX by_sound ON orders (id COLLATE sound)", True),
+    ],
+)
+def test_a_schema_may_need_functions_and_collations_of_the_application(
+    tmp_path: Path, statement: str, unchecked: bool
+) -> None:
+    path = make(tmp_path / "app.db")
+    with closing(sqlite3.connect(path)) as connection:
+        connection.create_function("regexp", 2, lambda _pattern, _text: True, deterministic=True)
+        connection.create_function("twice", 1, lambda text: 2 * text, deterministic=True)
+        connection.create_collation("sound", lambda one, other: (one > other) - (one < other))
+        connection.execute("CREATE TABLE former AS SELECT zeroblob(100000)")
+        connection.execute(statement)
+        connection.commit()
+        use(path)
+        connection.execute("DROP TABLE former")
+        connection.execute("VACUUM")  # moves trees of the store
+    with millstream.open(path) as ms:
+        assert [record.value for record in ms.log("events").read()] == [b"1"]
+        ms.log("events").append(b"2")
+    report = examine(path)
+    assert report.healthy, report.problems
+    assert ("orders" in report.sqlite) == unchecked
+    copy_store(str(path), str(tmp_path / "copy.db"))
 
 
 def test_unwritten_pages_of_the_log_are_kept(tmp_path: Path) -> None:

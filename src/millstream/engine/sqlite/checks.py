@@ -13,9 +13,10 @@ This takes as long as reading the file, so opening does it only after a differen
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import apsw
 
@@ -31,6 +32,7 @@ from millstream.engine.sqlite.pages import (
 from millstream.engine.sqlite.rows import NUMBERED
 from millstream.engine.sqlite.schema import (
     DELTA,
+    PREFIX,
     RECORD,
     Schema,
     complete_schema,
@@ -125,10 +127,56 @@ def check_all(connection: apsw.Connection, heard: Heard | None = None) -> int:
     hear = heard or (lambda _stage, _done, _total: None)
     connection.set_progress_handler(lambda: bool(hear("checking the file", 0, 0)), STEPS_PER_WORD)
     try:
-        _check(connection, "PRAGMA integrity_check(1)")
+        _raise_first(check_trees(connection, most=1).problems)
     finally:
         connection.set_progress_handler(None)
     return check_rows(connection, hear)
+
+
+class TreeCheck(NamedTuple):
+    """The result of SQLite's check of a file."""
+
+    problems: list[str]
+    """At most as many as were asked for."""
+    unchecked: dict[str, str]
+    """Tables of the application that SQLite cannot check on this connection, and the reason."""
+
+
+def check_trees(connection: apsw.Connection, *, most: int = 100) -> TreeCheck:
+    """Have SQLite check all trees and pages of a file, also of the application.
+
+    An index may need a function or a collation that only the application registers. Then SQLite checks
+    no table, so this checks the tables one by one, without the lists of free pages. CHECK constraints
+    are the application's matter, and often call functions.
+    """
+    connection.pragma("ignore_check_constraints", True)
+    try:
+        return TreeCheck(_problems(connection, f"PRAGMA integrity_check({most})"), {})
+    except apsw.SQLError as error:
+        if not _NEEDS_APPLICATION.search(str(error)):
+            raise
+        return _check_each_table(connection)
+    finally:
+        connection.pragma("ignore_check_constraints", False)
+
+
+_NEEDS_APPLICATION = re.compile("(unknown|no such) function|no such collation sequence")
+
+
+def _check_each_table(connection: apsw.Connection) -> TreeCheck:
+    check = TreeCheck([], {})
+    tables: list[Any] = connection.execute(
+        "SELECT name FROM sqlite_schema WHERE type = 'table' AND rootpage > 0 ORDER BY name"
+    ).fetchall()
+    for (table,) in tables:
+        try:
+            name = apsw.format_sql_value(table)
+            check.problems.extend(_problems(connection, f"PRAGMA integrity_check({name})"))
+        except apsw.SQLError as error:
+            if table.lower().startswith(PREFIX) or not _NEEDS_APPLICATION.search(str(error)):
+                raise
+            check.unchecked[table] = str(error)
+    return check
 
 
 def check_rows(connection: apsw.Connection, heard: Heard | None = None) -> int:
@@ -151,7 +199,7 @@ def check_rows(connection: apsw.Connection, heard: Heard | None = None) -> int:
 
 def _check_deltas(connection: apsw.Connection) -> None:
     """Have SQLite check the table of deltas: no other row refers to the newest deltas."""
-    _check(connection, f"PRAGMA integrity_check({DELTA})")
+    _raise_first(_problems(connection, f"PRAGMA integrity_check({DELTA})"))
     query = f"SELECT count(*), min(id), max(id) FROM {DELTA}"
     rows: list[Any] = connection.execute(query).fetchall()
     ((count, first, last),) = rows
@@ -163,13 +211,17 @@ def _check_deltas(connection: apsw.Connection) -> None:
         )
 
 
-def _check(connection: apsw.Connection, statement: str) -> None:
+def _problems(connection: apsw.Connection, statement: str) -> list[str]:
     try:
         messages = [str(row[0]) for row in connection.execute(statement)]
     except UnicodeDecodeError as error:  # a name is damaged
         messages = [str(error)]
-    if messages != ["ok"]:
-        raise CorruptionError(f"SQLite says: {messages[0]}", what="file", where="")
+    return [] if messages == ["ok"] else messages
+
+
+def _raise_first(problems: list[str]) -> None:
+    if problems:
+        raise CorruptionError(f"SQLite says: {problems[0]}", what="file", where="")
 
 
 def _check_vacuum(connection: apsw.Connection, schema: Schema) -> None:
@@ -200,12 +252,12 @@ def check_pages(connection: apsw.Connection, stop: Callable[[], bool], *, place:
     """
     connection.set_progress_handler(stop, STEPS_PER_LOOK)
     try:
-        messages = connection.execute("PRAGMA integrity_check(1)").fetchall()
+        problems = check_trees(connection, most=1).problems
         check_rows(connection)
     except apsw.InterruptError:
         return False
     finally:
         connection.set_progress_handler(None)
-    if messages != [("ok",)]:
-        raise CorruptionError(f"{place} is damaged: {messages[0][0]}", what="file", where=place)
+    if problems:
+        raise CorruptionError(f"{place} is damaged: {problems[0]}", what="file", where=place)
     return True
