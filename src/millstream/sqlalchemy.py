@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from sqlalchemy import Connection, column, insert, table, text
 from sqlalchemy.exc import OperationalError
-from sqlalchemy.orm import Session, scoped_session
+from sqlalchemy.orm import Session
 
 from millstream.engine.sqlite.schema import INBOX, INBOX_TABLES, PREFIX
 from millstream.errors import InvalidInput
@@ -33,10 +33,11 @@ from millstream.sql.posts import (
 )
 
 if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+    from sqlalchemy.orm import scoped_session
 
     Blocking = Session | scoped_session[Any] | Connection
-    Awaited = AsyncSession | AsyncConnection
+    Awaited = AsyncSession | async_scoped_session[Any] | AsyncConnection
 
 __all__ = ["append", "create_inbox", "include_name", "put"]
 
@@ -96,7 +97,9 @@ def include_name(name: str | None, kind: str, _parents: Any) -> bool:
 
 
 def _run(session: Any, post: InboxPost) -> Coroutine[Any, Any, None] | None:
-    if isinstance(session, Session | scoped_session | Connection):
+    if hasattr(session, "session_factory"):  # a scoped session gives the session of the scope
+        session = session()
+    if isinstance(session, Session | Connection):
         _insert(session, post)
         return None
     if hasattr(session, "run_sync"):

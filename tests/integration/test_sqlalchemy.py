@@ -12,7 +12,12 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, create_engine, text
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.ext.asyncio import (
+    AsyncSession,
+    async_scoped_session,
+    async_sessionmaker,
+    create_async_engine,
+)
 from sqlalchemy.orm import (
     DeclarativeBase,
     Mapped,
@@ -123,15 +128,20 @@ def test_every_kind_of_session_takes_part(engine: Engine, path: Path, reader: In
             await session.rollback()
         async with engine.begin() as connection:
             await put(connection, "emails", {"by": "async connection"})
+        scoped = async_scoped_session(async_sessionmaker(engine), asyncio.current_task)
+        await put(scoped, "emails", {"by": "async scoped session"})
+        await scoped.commit()
+        await scoped.remove()
         await engine.dispose()
 
     asyncio.run(by_coroutines())
-    assert [value["by"] for value in reader.values(5)] == [
+    assert [value["by"] for value in reader.values(6)] == [
         "connection",
         "scoped session",
         "connection of a session",
         "async session",
         "async connection",
+        "async scoped session",
     ]
 
 
