@@ -161,6 +161,16 @@ def test_another_journal_mode_needs_permission(tmp_path: Path, mode: str) -> Non
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
+def test_a_refused_database_is_adopted_after_its_last_connection(tmp_path: Path) -> None:
+    path = make(tmp_path / "app.db", mode="delete")
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("SELECT name FROM customers").fetchall()
+        for permission, problem in ((None, "adopt=True"), (True, "is in use")):
+            with pytest.raises(CannotOpen, match=problem):
+                millstream.open(path, adopt=permission)
+    use(path, adopt=True)
+
+
 def test_coroutines_adopt(tmp_path: Path) -> None:
     path = make(tmp_path / "app.db", mode="delete")
 

@@ -156,6 +156,8 @@ class SqliteEngine:
         """Inspect the file, convert or create it, and choose its layer."""
         if has_neighbour(self._real_path):  # `prepare` closes the file, which drops its locks
             self._guard.hold(self, self._busy())
+        else:
+            self._guard.drop_left_lock()  # adoption needs the exclusive lock
         opening = FileOpening(
             self.path, vfs=self._vfs, durability=self.durability, read_only=self.read_only
         )

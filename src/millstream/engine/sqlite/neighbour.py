@@ -144,6 +144,12 @@ class FileGuard:
             else:
                 self._close()
 
+    def drop_left_lock(self) -> None:
+        """Drop a lock that `release` has kept for another library, which has closed the file since."""
+        with _lock:
+            if self.descriptor >= 0 and not self._holders:
+                self._close()
+
     def _unlock(self) -> None:
         """Give the lock up before the last connection closes, which takes the exclusive lock."""
         with _lock:
