@@ -158,8 +158,11 @@ def check(log: LogOrQueue, file: SchemaFile, ms: Millstream) -> Printed:
         summary = f"not compatible with version {number} of {_noun(log)}"
         return Printed(facts, *breaks, summary, code=EXIT_INCOMPATIBLE)
     noun = _noun(log)
-    beside = f"version {number} of {noun}" if number else f"{noun}, which has no schema"
-    return Printed(facts, f"compatible with {beside}")
+    if number:
+        return Printed(facts, f"compatible with version {number} of {noun}")
+    if _exists(ms, log):
+        return Printed(facts, f"compatible with {noun}, which has no schema")
+    return Printed(facts, f"compatible: there is no {noun} yet")
 
 
 @command(schema, "schema delete orders")
@@ -183,6 +186,13 @@ def _queue_of(log: str) -> str | None:
     """Return the name of a queue from the name of its log, `queue:NAME`; None if the name has another
     form."""
     return log.removeprefix(INBOX) if log.startswith(INBOX) else None
+
+
+def _exists(ms: Millstream, log: str) -> bool:
+    queue = _queue_of(log)
+    if queue is None:
+        return any(info.name == log for info in ms.logs())
+    return ms.queue(queue).exists()
 
 
 def _versions(ms: Millstream, log: str) -> list[SchemaVersion]:

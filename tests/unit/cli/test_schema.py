@@ -45,6 +45,9 @@ def test_a_schema_is_set_shown_listed_and_deleted(cli: Any) -> None:
 def test_a_check_exits_with_a_code(cli: Any) -> None:
     facts = cli.json("schema", "check", "orders", "order.json")
     assert facts == {"log": "orders", "version": 0, "compatible": True, "conflicts": []}
+    assert "which has no schema" in cli("schema", "check", "orders", "order.json")
+    assert "there is no log 'ordrs' yet" in cli("schema", "check", "ordrs", "order.json")
+    assert "there is no queue 'mail' yet" in cli("schema", "check", "queue:mail", "order.json")
     cli("schema", "set", "orders", "order.json")
     assert "compatible with version 1" in cli("schema", "check", "orders", "order.json")
     shown = cli("schema", "check", "orders", "other.json", code=1)
