@@ -185,6 +185,7 @@ class AnyProducer(Generic[H]):
     async def _room(self) -> None:
         """Wait until there may be room for a message; or raise `Overloaded`."""
         if not self._waits:
+            self._gathering.hurry()
             raise Overloaded(
                 "as many messages as in_flight or in_flight_bytes allow are on their way, and the "
                 "producer was made with wait=False: slow down, and try again"

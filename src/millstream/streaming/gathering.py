@@ -57,7 +57,7 @@ from millstream.streaming.gathered_block import (
     MessageHandle,
     blocks_of,
 )
-from millstream.streaming.options import EPOCH_BITS, ProducerOptions
+from millstream.streaming.options import ProducerOptions
 from millstream.streaming.telling import Teller
 from millstream.streaming.transmission import (
     IDLE_S,
@@ -229,11 +229,17 @@ class Gathering(Generic[H]):
     def close(self) -> None:
         """Take no further message; the sender ends once all messages are settled."""
         with self._lock:
+            self._teller.refuse_callback()
             if self._refusal is None:
                 self._refusal = Closed(
                     "the producer was closed: make a new one for further messages"
                 )
             self._is_closing = True
+            self._hurry()
+
+    def hurry(self) -> None:
+        """Let the sender send soon; repeated calls ring once."""
+        if not self._is_hurried:
             self._hurry()
 
     def _hurry(self) -> None:
@@ -346,7 +352,8 @@ class Gathering(Generic[H]):
     def _decide(self, head: Transmission, error: MillstreamError, now_s: float) -> None:
         """Decide what follows from the failure of the first transmission in flight."""
         assert head.began_s is not None
-        if isinstance(error, Fenced) and self._may_fence(head, error):
+        began = bool(self._sequences) or head.is_unknown
+        if isinstance(error, Fenced) and not began and head.is_later(error, self._identity.epoch):
             self._fence(head, error.epoch)
         elif isinstance(error, OutOfSequence) and head.follows:
             self._repeat(head, pauses=False)  # the store has not got the transmission ahead
@@ -366,19 +373,6 @@ class Gathering(Generic[H]):
         """Send the first transmission again, unchanged; the transmissions behind it later."""
         self._split.extendleft(reversed(self._flight.take_back()))
         self._flight.again(head, pauses=pauses)
-
-    def _may_fence(self, head: Transmission, error: Fenced) -> bool:
-        """Return whether this is the later producer although the stored epoch is higher.
-
-        Then the clock of this machine is behind, or both began in the same millisecond. Otherwise a
-        later producer has the name, or the store itself was fenced.
-        """
-        own = self._identity.epoch
-        stored: int = error.data.get("epoch", 0)
-        if self._sequences or head.is_unknown or not 0 < own < stored:
-            return False
-        stored_ms = stored >> EPOCH_BITS
-        return stored_ms == own >> EPOCH_BITS or stored_ms >= head.failed_ms
 
     def _fence(self, head: Transmission, epoch: int) -> None:
         """Begin a higher epoch than the stored one."""

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from millstream.errors import (
     Denied,
+    Fenced,
     InvalidInput,
     MillstreamError,
     NotFound,
@@ -16,6 +17,7 @@ from millstream.errors import (
     WriteFailed,
 )
 from millstream.streaming.gathered_block import BLOCK_BYTES_MAX, BlockPortion, GatheredBlock
+from millstream.streaming.options import EPOCH_BITS
 
 PORTIONS_MAX = 100
 """Portions of a transmission, which go to several logs or have several shapes."""
@@ -57,6 +59,18 @@ class Transmission(Struct, eq=False):
     """Whether a sender carries it out."""
     answer: list[int] | MillstreamError | None = None
     """The offset of the first message of each portion, or the error; None: not answered."""
+
+    def is_later(self, error: Fenced, epoch: int) -> bool:
+        """Return whether the producer is later than the stored one, although its epoch is lower.
+
+        Then the clock of this machine is behind, or both began in the same millisecond. Otherwise a
+        later producer has the name, or the store itself was fenced.
+        """
+        stored: int = error.data.get("epoch", 0)
+        if not 0 < epoch < stored:
+            return False
+        stored_ms = stored >> EPOCH_BITS
+        return stored_ms == epoch >> EPOCH_BITS or stored_ms >= self.failed_ms
 
 
 def taken_portions(blocks: deque[GatheredBlock], singles_max: int) -> list[BlockPortion]:

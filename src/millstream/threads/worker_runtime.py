@@ -47,7 +47,7 @@ class Bell:
 
     def wait(self, within_s: float | None) -> bool:
         """Wait until the bell rings; return False if it has not rung within the timeout."""
-        left_s = math.inf if within_s is None else within_s
+        left_s = math.inf if within_s is None else max(0.0, within_s)
         while True:
             try:
                 self._rung.get(timeout=min(left_s, TURN_S))

@@ -187,6 +187,23 @@ def test_a_callback_may_append_but_not_wait(ms: Millstream) -> None:
     assert len(told) == 1
 
 
+def test_a_callback_may_not_close_the_producer(ms: Millstream) -> None:
+    told: list[Exception] = []
+    with ms.log("orders").producer() as producer:
+
+        def close(handle: object) -> None:
+            try:
+                producer.close()
+            except InvalidInput as error:
+                told.append(error)
+
+        producer.append(b"first", callback=close)
+        producer.flush()
+        producer.append(b"second")
+    assert values_of(ms) == [b"first", b"second"]
+    assert "must not wait" in str(told[0])
+
+
 def test_a_full_producer_without_wait_is_overloaded(ms: Millstream) -> None:
     with ms.log("orders").producer(linger=60, in_flight=3, wait=False) as producer:
         for number in range(3):
@@ -196,6 +213,15 @@ def test_a_full_producer_without_wait_is_overloaded(ms: Millstream) -> None:
         producer.flush()
         producer.append(b"3")
     assert values_of(ms) == [b"0", b"1", b"2", b"3"]
+
+
+def test_a_full_producer_without_wait_sends_before_the_linger_ends(ms: Millstream) -> None:
+    stored = threading.Event()
+    with ms.log("orders").producer(linger=60, in_flight=1, wait=False) as producer:
+        producer.append(b"0", callback=lambda handle: stored.set())
+        with pytest.raises(Overloaded):
+            producer.append(b"too many")
+        assert stored.wait(30)
 
 
 def test_a_full_producer_makes_its_callers_wait(ms: Millstream) -> None:
