@@ -11,6 +11,7 @@ import millstream
 from millstream import aio
 from millstream.errors import CannotOpen, MillstreamError
 from millstream.server.serving import Serving, running
+from millstream.server.socket import conversation
 from tests.unit.remote.conftest import SETTINGS
 from tests.unit.remote.proxy import Proxy, proxied
 
@@ -155,3 +156,23 @@ def test_a_block_reports_acknowledgements_that_could_not_be_sent(tmp_path: Path)
             consume(proxy.url, server)
         with millstream.open(f"http://127.0.0.1:{server.port}") as ms:
             assert ms.queue("jobs").info().done == 0
+
+
+def test_a_claim_of_large_messages_gets_as_many_as_an_answer_takes(
+    server: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conversation, "CLAIM_BYTES_MAX", 1_000)
+    with millstream.open(server.url) as ms:
+        names = [f"log{number}" for number in range(6)]  # the messages of a log come as a block
+        queue = ms.queue("jobs", sources=names, start="earliest", max_attempts=1)
+        for name in names:
+            ms.log(name).append(b"x" * 400)
+        claimed = [message for _ in range(2) for message in queue.claim(6, wait=IDLE_S)]
+        assert len(claimed) == 4
+        with queue.consumer(timeout=IDLE_S) as consumer:
+            for message in consumer:
+                claimed.append(message)
+                consumer.ack(message)
+        info = queue.info()
+    assert sorted(message.log for message in claimed) == names
+    assert (info.in_flight, info.done, info.failed) == (4, 2, 0)

@@ -23,7 +23,9 @@ from millstream.errors import (
     Overloaded,
     Unauthenticated,
 )
+from millstream.limits import MiB
 from millstream.queue.commands import ClaimMessages
+from millstream.queue.model.message import Lot
 from millstream.server import direct
 from millstream.server.auth.access import NODE, Principal
 from millstream.server.claim_counts import ClaimCounts
@@ -52,6 +54,9 @@ NO_TOKEN = "the token has expired, or was revoked"
 
 REASON_BYTES_MAX = 123
 """Of a close frame's reason, by RFC 6455."""
+
+CLAIM_BYTES_MAX = 16 * MiB
+"""Values in the answer to a claim; further messages go back. An answer has one block at least."""
 
 NODE_REQUESTS_MAX = 16_384
 NODE_READS_MAX = 64
@@ -332,6 +337,10 @@ class Conversation:
             self._count_refusal(answer)
         unsent: Unsent | None = None
         if type(command) is ClaimMessages:
+            if isinstance(answer, list) and not command.pop:
+                answer, surplus = _part_for_answer(answer)
+                if surplus:
+                    self._core.return_claims(self.principal, command, surplus, self.claims)
             unsent = partial(self._core.return_claims, self.principal, command, answer, self.claims)
             if self._is_over or self._is_gone():
                 unsent()
@@ -396,6 +405,16 @@ class Conversation:
                 await self._send({"type": "websocket.close", "code": code, "reason": cut})
         except TimeoutError:
             self.is_cut = True
+
+
+def _part_for_answer(lots: list[Lot]) -> tuple[list[Lot], list[Lot]]:
+    """Return the first messages of a claim, as many as an answer takes, and the others."""
+    size = 0
+    for index, lot in enumerate(lots):
+        size += sum(map(len, filter(None, lot.values)))
+        if index and size > CLAIM_BYTES_MAX:
+            return lots[:index], lots[index:]
+    return lots, []
 
 
 def _told(command: Command[Any], error: Exception) -> MillstreamError:
