@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from contextlib import suppress
 from pathlib import Path
 
@@ -77,6 +78,8 @@ async def test_other_tasks_wait_for_their_turn(tmp_path: Path) -> None:
 
 
 async def test_a_task_that_is_cancelled_in_its_block_rolls_back(tmp_path: Path) -> None:
+    reported: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, facts: reported.append(facts))
     async with await prepared(tmp_path / "a.db") as ms:
         begun = asyncio.Event()
 
@@ -97,6 +100,9 @@ async def test_a_task_that_is_cancelled_in_its_block_rolls_back(tmp_path: Path) 
                 await task
             assert await apples(ms) == 3
             await ms.log("x").append(b"goes on")
+    del task
+    gc.collect()
+    assert not reported  # the interrupted statement is the caller's own doing
 
 
 async def test_a_task_that_is_cancelled_while_it_waits_leaves_the_line(tmp_path: Path) -> None:

@@ -37,7 +37,13 @@ class LoopTurn:
 
     async def sql(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any]) -> SqlResult:
         """Run a statement, and return its result."""
-        return await self._ask(self._session_turn.sql, statement, parameters)
+        running = self._pool.submit(self._session_turn.sql, statement, parameters)
+        answering = asyncio.wrap_future(running)
+        try:
+            return await asyncio.shield(answering)
+        except asyncio.CancelledError:
+            answering.add_done_callback(_dismiss)
+            raise
 
     async def begin_part(self) -> None:
         """Begin a part of the transaction that can be undone alone."""
@@ -80,6 +86,12 @@ class LoopTurn:
 
     async def _ask(self, question: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.shield(asyncio.wrap_future(self._pool.submit(question, *arguments)))
+
+
+def _dismiss(answering: asyncio.Future[Any]) -> None:
+    """Look at the error of a statement whose caller has left: else asyncio logs the error as unseen."""
+    if not answering.cancelled():
+        answering.exception()
 
 
 class LoopTurns:
