@@ -35,7 +35,7 @@ import msgspec
 from millstream.command import Operation
 from millstream.embedded.rules import operation, put_for_later
 from millstream.engine.protocol import Engine, SqlReader
-from millstream.errors import Conflict, Denied, InvalidInput, Locked, NotFound
+from millstream.errors import Conflict, CorruptionError, Denied, InvalidInput, Locked, NotFound
 from millstream.format.packing import pack_many
 from millstream.limits import Limits
 from millstream.log.commands import Append
@@ -73,6 +73,9 @@ NO_WISHES = Wishes()
 
 _REFUSED = InvalidInput, NotFound, Conflict, Denied
 """Errors that a repetition does not cure."""
+
+_HELD_BACK = Locked, CorruptionError
+"""Errors of one destination, whose posts wait: a staging handle holds the log, or a row is damaged."""
 
 _MS_FROM = 100_000_000_000
 """A number from here on is in milliseconds: as seconds it would be the year 5138."""
@@ -161,7 +164,7 @@ def _move_batch(store: Store, batch: list[PostDelivery]) -> bool:
         _store(store, [post for delivery in batch for post in delivery.posts], batch, [])
     except PostsTaken:
         pass  # the next call reads the posts that are left
-    except (*_REFUSED, Locked):
+    except (*_REFUSED, *_HELD_BACK):
         # Nothing was stored. Only the refused posts fail, such as those of a missing queue.
         return sum(_deliver(store, delivery) for delivery in batch) > 0
     return True
@@ -170,14 +173,14 @@ def _move_batch(store: Store, batch: list[PostDelivery]) -> bool:
 def _deliver(store: Store, delivery: PostDelivery) -> bool:
     """Store one delivery; if a rule refuses it, the posts of the delivery fail.
 
-    Returns False if the posts wait, because a staging handle holds their log.
+    Returns False if the posts wait.
     """
     posts = delivery.posts
     try:
         _store(store, posts, [delivery], [])
     except PostsTaken:
         pass
-    except Locked:
+    except _HELD_BACK:
         return False
     except _REFUSED as error:
         if isinstance(error, NotFound) or len(posts) == 1:

@@ -16,6 +16,7 @@ import millstream
 from millstream.embedded import sql_inbox
 from millstream.embedded.sql_inbox import SqlInbox
 from millstream.errors import InvalidInput
+from millstream.format import keys
 from millstream.queue.model.own_logs import inbox_of
 from millstream.testing import Probe
 
@@ -262,6 +263,23 @@ def test_posts_for_a_log_that_is_staged_hold_back_no_other_posts(
         assert app.execute("SELECT log FROM millstream_inbox").fetchall() == [("events",)]
     await_moved(app)
     assert [record.value for record in ms.log("events").read()] == [b"staged", b"1"]
+
+
+def test_posts_for_a_damaged_queue_hold_back_no_other_posts(path: Path) -> None:
+    with millstream.open(path) as ms:
+        ms.create_queue("damaged")
+        ms.create_queue("jobs")
+        ms.fold()
+        ms.log("events").append(b"1")  # the newest commit stays unfolded
+        ms.fold()
+        Probe(ms).damage(keys.queue("damaged"))
+    with millstream.open(path) as ms, closing(sqlite3.connect(path)) as app:
+        app.execute(
+            "INSERT INTO millstream_inbox (queue, value) VALUES ('damaged', 1), ('jobs', 2)"
+        )
+        app.commit()
+        assert [message.json() for message in claim(ms, 1)] == [2]
+        assert app.execute("SELECT queue FROM millstream_inbox").fetchall() == [("damaged",)]
 
 
 def test_bad_posts_between_good_ones_of_one_transaction(
