@@ -18,7 +18,7 @@ from millstream.rooms.model import RoomInfo
 from millstream.server.auth.need import REMEMBERED_MAX, Need, need_to_see, needs_of, needs_of_copy
 from millstream.server.auth.permission import ALL_RIGHTS, Permission
 
-_VERBS = {"backup": "back up"}
+_VERBS = {"admin": "administer", "backup": "back up"}
 
 Info = TypeVar("Info", LogInfo, QueueInfo, RoomInfo)
 
