@@ -24,10 +24,10 @@ from millstream.aio.worker_runtime import Bell, SideCall, stopped_by, uninterrup
 from millstream.command import AsyncSession
 from millstream.errors import Closed, InvalidInput, LeaseLost, MillstreamError, OutcomeUnknown
 from millstream.store.wait_breaker import WaitBreaker
-from millstream.streaming.prefetching import Prefetching, Refill, Settle
+from millstream.streaming.prefetching import Prefetching, Refill, Settle, Valued
 from millstream.worker.effects import Idle, Over, Renew
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Valued)
 
 _logger = logging.getLogger("millstream.consumer")
 

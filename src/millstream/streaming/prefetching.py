@@ -28,19 +28,31 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar
 
 from millstream.errors import InvalidInput, LeaseLost, RecordsLost
+from millstream.limits import MiB
 from millstream.queue.model.message import Ending
 from millstream.worker.effects import Idle, Over, Renew
 from millstream.worker.endurance import Endurance, is_away, may_pass
 
-T = TypeVar("T")
+
+class Valued(Protocol):
+    """A message or a record."""
+
+    @property
+    def value(self) -> bytes | None:
+        """Return the value."""
+
+
+T = TypeVar("T", bound=Valued)
 
 PREFETCH_MAX = 10_000
 """The most messages of one claim."""
 APART_MAX = 10_000
 """The most acknowledgements that wait, if refills do not carry them."""
+REFILL_BYTES = 16 * MiB
+"""About so many bytes are asked for at once, by the size of the last message."""
 AGAIN_S = 0.05
 """The pause after a failure that may pass."""
 
@@ -139,6 +151,8 @@ class Prefetching(Generic[T]):
         self._is_late = False
         """Whether acknowledgements have to be sent apart from refills."""
         self._was_full = False
+        self._refill_max = plan.prefetch
+        """The most messages of a refill: large messages come in small refills."""
         self._was_empty = False
         self._dry_s: float | None = None
         """Since when the loop is without a message."""
@@ -321,6 +335,7 @@ class Prefetching(Generic[T]):
         self._was_full = len(messages) >= refill.n
         self._was_empty = not messages
         if messages:
+            self._refill_max = max(1, REFILL_BYTES // (len(messages[-1].value or b"") + 1))
             self._dry_s = None
             self._held.update(zip(map(id, messages), messages, strict=True))
             self.ready.extend(messages)
@@ -382,7 +397,8 @@ class Prefetching(Generic[T]):
             self._was_full
             and not (self._is_waiting or self._is_late or self.is_stopped or self._finishes)
             and self.error is None
-            and 2 * len(self.ready) <= prefetch <= 2 * self._free
+            and 2 * len(self.ready) <= min(prefetch, self._refill_max)
+            and prefetch <= 2 * self._free
         )
 
     @property
@@ -393,7 +409,7 @@ class Prefetching(Generic[T]):
         return self._is_late and bool(self._acks)
 
     def _refill(self, now_s: float, *, wait_s: float | None) -> Refill[T]:
-        n = self._free
+        n = min(self._free, self._refill_max)
         acks: Sequence[T] = ()
         results = None
         if not self._plan.acks_apart:

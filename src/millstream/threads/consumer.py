@@ -24,12 +24,12 @@ from millstream import forked_process
 from millstream.command import Session
 from millstream.errors import Closed, InvalidInput, LeaseLost, MillstreamError, OutcomeUnknown
 from millstream.store.wait_breaker import WaitBreaker
-from millstream.streaming.prefetching import Prefetching, Refill, Settle
+from millstream.streaming.prefetching import Prefetching, Refill, Settle, Valued
 from millstream.threads.runtime import Lock
 from millstream.threads.worker_runtime import Bell, SideCall, stopped_by, uninterrupted
 from millstream.worker.effects import Idle, Over, Renew
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Valued)
 
 _logger = logging.getLogger("millstream.consumer")
 

@@ -12,6 +12,7 @@ from millstream import aio
 from millstream.errors import CannotOpen, MillstreamError
 from millstream.server.serving import Serving, running
 from millstream.server.socket import conversation
+from millstream.streaming import prefetching
 from tests.unit.remote.conftest import SETTINGS
 from tests.unit.remote.proxy import Proxy, proxied
 
@@ -176,3 +177,20 @@ def test_a_claim_of_large_messages_gets_as_many_as_an_answer_takes(
         info = queue.info()
     assert sorted(message.log for message in claimed) == names
     assert (info.in_flight, info.done, info.failed) == (4, 2, 0)
+
+
+def test_large_messages_are_claimed_in_small_refills(
+    server: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefetching, "REFILL_BYTES", 1_000)
+    with millstream.open(server.url) as ms:
+        queue = ms.create_queue("jobs")
+        queue.put_many([b"x" * 400] * 20)
+        flights = []
+        with queue.consumer(prefetch=8, timeout=IDLE_S) as consumer:
+            for message in consumer:
+                flights.append(queue.info().in_flight)
+                consumer.ack(message)
+        assert queue.info().done == 20
+    assert flights[0] == 8
+    assert max(flights[8:]) < 8
