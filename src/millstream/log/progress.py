@@ -108,13 +108,15 @@ class CursorProgress:
                 self._again[record.offset] = record
 
     def check(self, log: str, records: Acknowledged, extent: Extent | None = None) -> None:
-        """Raise for an acknowledgement of records that were set aside after they were taken.
+        """Raise for records of another log, and for records that were set aside after they were taken.
 
         A bare offset stands for the record that was taken last at this offset.
         """
         back_to = None if extent is None else extent.equal_below
         for record in [records] if isinstance(records, Record | int) else records:
             offset = record.offset if isinstance(record, Record) else record
+            if isinstance(record, Record) and record.log != log:
+                raise InvalidInput(f"a record of log {log!r} is expected, not {record!r:.100}")
             if back_to is not None and offset >= back_to:
                 raise set_aside(log, back_to)
             if self._is_doubtful(offset) and offset >= self.position:

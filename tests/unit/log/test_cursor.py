@@ -153,6 +153,16 @@ def test_what_is_no_position_is_refused(cursor: Cursor, wrong: Any) -> None:
     assert cursor.info().ranges == []
 
 
+def test_records_of_another_log_are_not_acknowledged(ms: Millstream, cursor: Cursor) -> None:
+    ms.log("other").append_many(range(3))
+    records = [*ms.log("other").read()]
+    with pytest.raises(InvalidInput, match="a record of log 'x' is expected"):
+        cursor.ack(records)
+    with pytest.raises(InvalidInput, match="is expected"), ms.transaction() as tx:
+        tx.ack(cursor, records)
+    assert cursor.floor() == 0
+
+
 def test_reset_brings_back_what_is_not_acknowledged(cursor: Cursor) -> None:
     taken = cursor.take(5)
     cursor.ack([taken[0], taken[3]])
