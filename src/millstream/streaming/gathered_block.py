@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from inspect import iscoroutinefunction
 from typing import Any
 
 from msgspec import Struct
@@ -70,6 +71,11 @@ PLAIN = (False, None)
 """The shape of plain bytes."""
 
 
+def is_callback(value: Any) -> bool:
+    """Return whether a value can be called: nobody would await the answer of a coroutine function."""
+    return callable(value) and not iscoroutinefunction(value)
+
+
 def message_of(
     value: Any,
     key: bytes | str | None,
@@ -86,8 +92,8 @@ def message_of(
         if len(value) > limits.value_bytes_max:
             raise too_large("a value", len(value), limits.value_bytes_max)
         return value
-    if callback is not None and not callable(callback):
-        raise InvalidInput(f"a callback is a function of a handle, not {callback!r:.100}")
+    if callback is not None and not is_callback(callback):
+        raise InvalidInput(f"a callback is a plain function of a handle, not {callback!r:.100}")
     record = pack_single(value, key=key, headers=headers, timestamp=timestamp, limits=limits)
     return GatheredMessage(record, callback, wishes, later)
 

@@ -56,6 +56,7 @@ from millstream.streaming.gathered_block import (
     GatheredMessage,
     MessageHandle,
     blocks_of,
+    is_callback,
 )
 from millstream.streaming.options import ProducerOptions
 from millstream.streaming.telling import Teller
@@ -170,7 +171,7 @@ class Gathering(Generic[H]):
         """Return the handle of a message that was not taken, because it is invalid."""
         if self._refusal is not None:
             raise fresh(self._refusal)
-        message = GatheredMessage(NOTHING, callback if callable(callback) else None)
+        message = GatheredMessage(NOTHING, callback if is_callback(callback) else None)
         handle = self._make_handle(self, message)
         block = GatheredBlock(0, [handle], [message], 0)
         with self._lock:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from millstream import aio
-from millstream.errors import Closed, MillstreamError, Overloaded, TooLarge
+from millstream.errors import Closed, InvalidInput, MillstreamError, Overloaded, TooLarge
 
 
 async def test_records_are_stored_in_the_order_of_the_calls(tmp_path: Path) -> None:
@@ -55,6 +55,16 @@ async def test_a_loop_of_appends_lets_other_coroutines_run(tmp_path: Path) -> No
                 await producer.append(b"")
             assert turns >= 9
         counting.cancel()
+
+
+async def test_a_coroutine_function_is_no_callback(tmp_path: Path) -> None:
+    async def callback(handle: object) -> None:
+        """Nobody would await it."""
+
+    async with await aio.open(tmp_path / "a.db") as ms, ms.log("orders").producer() as producer:
+        handle = await producer.append(b"a", callback=callback)
+        with pytest.raises(InvalidInput, match="a callback is a plain function"):
+            await handle.offset()
 
 
 async def test_queues_and_partitions_have_producers(tmp_path: Path) -> None:
