@@ -215,6 +215,21 @@ def test_a_rewrite_of_an_applications_database_keeps_its_mode(tmp_path: Path) ->
     check_kept(path)
 
 
+def test_a_rewrite_that_needs_functions_of_the_application_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "app.db"
+    application = apsw.Connection(str(path))
+    application.create_scalar_function("regexp", lambda _pattern, _text: True, deterministic=True)
+    application.execute(
+        "PRAGMA journal_mode = WAL; CREATE TABLE mine (text CHECK (text REGEXP 'm'))"
+    )
+    application.close()
+    with millstream.open(path) as ms:
+        fill(ms)
+    with pytest.raises(InvalidInput, match=r"regexp.*let the application run VACUUM"):
+        compact_file(path, rewrite=True)
+    check_kept(path)
+
+
 def test_other_handles_go_on_after_a_rewrite(tmp_path: Path) -> None:
     path = filled(tmp_path / "s.db", mode=NONE)
     with millstream.open(path) as ms:

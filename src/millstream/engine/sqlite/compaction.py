@@ -228,6 +228,11 @@ class Compaction:
                 connection.execute("COMMIT")
             except apsw.FullError as error:
                 raise full(os.path.dirname(os.path.realpath(self._path)), str(error)) from error
+            except apsw.SQLError as error:
+                raise InvalidInput(
+                    f"{self._path} has an index or a constraint that only the application can compute "
+                    f"({error}): let the application run VACUUM; nothing was changed"
+                ) from error
             except apsw.Error as error:
                 raise failed_task("compaction", error, self._path) from error
             finally:
