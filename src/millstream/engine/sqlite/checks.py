@@ -153,7 +153,7 @@ def check_trees(connection: apsw.Connection, *, most: int = 100) -> TreeCheck:
     try:
         return TreeCheck(_problems(connection, f"PRAGMA integrity_check({most})"), {})
     except apsw.SQLError as error:
-        if not _NEEDS_APPLICATION.search(str(error)):
+        if not needs_application(error):
             raise
         return _check_each_table(connection)
     finally:
@@ -161,6 +161,11 @@ def check_trees(connection: apsw.Connection, *, most: int = 100) -> TreeCheck:
 
 
 _NEEDS_APPLICATION = re.compile("(unknown|no such) function|no such collation sequence")
+
+
+def needs_application(error: apsw.Error) -> bool:
+    """Return whether a statement failed for a function or collation that the application registers."""
+    return _NEEDS_APPLICATION.search(str(error)) is not None
 
 
 def _check_each_table(connection: apsw.Connection) -> TreeCheck:
@@ -173,7 +178,7 @@ def _check_each_table(connection: apsw.Connection) -> TreeCheck:
             name = apsw.format_sql_value(table)
             check.problems.extend(_problems(connection, f"PRAGMA integrity_check({name})"))
         except apsw.SQLError as error:
-            if table.lower().startswith(PREFIX) or not _NEEDS_APPLICATION.search(str(error)):
+            if table.lower().startswith(PREFIX) or not needs_application(error):
                 raise
             check.unchecked[table] = str(error)
     return check

@@ -29,7 +29,7 @@ import apsw
 
 from millstream.clock import Clock
 from millstream.engine.disk import full
-from millstream.engine.sqlite.checks import complete
+from millstream.engine.sqlite.checks import complete, needs_application
 from millstream.engine.sqlite.failures import failed_task
 from millstream.engine.sqlite.file import APPLICATION_ID, patience
 from millstream.engine.sqlite.header import INCREMENTAL, NONE
@@ -228,12 +228,12 @@ class Compaction:
                 connection.execute("COMMIT")
             except apsw.FullError as error:
                 raise full(os.path.dirname(os.path.realpath(self._path)), str(error)) from error
-            except apsw.SQLError as error:
-                raise InvalidInput(
-                    f"{self._path} has an index or a constraint that only the application can compute "
-                    f"({error}): let the application run VACUUM; nothing was changed"
-                ) from error
             except apsw.Error as error:
+                if needs_application(error):
+                    raise InvalidInput(
+                        f"{self._path} has an index or a constraint that only the application can "
+                        f"compute ({error}): let the application run VACUUM; nothing was changed"
+                    ) from error
                 raise failed_task("compaction", error, self._path) from error
             finally:
                 if connection.in_transaction:
