@@ -15,7 +15,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from sqlalchemy import Connection, column, insert, table, text
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import OperationalError, UnboundExecutionError
 from sqlalchemy.orm import Session
 
 from millstream.engine.sqlite.schema import INBOX, INBOX_TABLES, PREFIX
@@ -112,7 +112,13 @@ def _run(session: Any, post: InboxPost) -> Coroutine[Any, Any, None] | None:
 
 
 def _insert(session: Blocking, post: InboxPost) -> None:
-    bind = session if isinstance(session, Connection) else session.get_bind()
+    try:
+        bind = session if isinstance(session, Connection) else session.get_bind()
+    except UnboundExecutionError as error:
+        raise InvalidInput(
+            "the session is bound to no database, or to several, and a message belongs to one: hand in "
+            "session.connection(bind_arguments={'mapper': ...}) instead of the session"
+        ) from error
     url = bind.engine.url
     if bind.dialect.name != "sqlite":
         raise not_sqlite(url.render_as_string(hide_password=True), bind.dialect.name)

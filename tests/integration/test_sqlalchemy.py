@@ -240,6 +240,17 @@ def test_a_database_without_an_inbox_says_what_to_do(tmp_path: Path) -> None:
         put(engine, "emails", "x")  # type: ignore[call-overload]
 
 
+def test_a_session_of_two_databases_names_the_database_of_a_message(
+    engine: Engine, reader: InboxReader
+) -> None:
+    with Session(binds={Customer: engine}) as session, session.begin():
+        session.add(Customer(name="Ada"))
+        with pytest.raises(InvalidInput, match=r"hand in session\.connection\(bind_arguments"):
+            put(session, "emails", "x")
+        put(session.connection(bind_arguments={"mapper": Customer}), "emails", {"n": 1})
+    assert reader.values(1) == [{"n": 1}]
+
+
 def test_rows_wait_in_an_inbox_until_a_store_opens_the_database(path: Path) -> None:
     engine = create_engine(f"sqlite:///{path}")
     with engine.begin() as connection:
