@@ -10,6 +10,7 @@ import pytest
 import millstream
 from millstream import aio
 from millstream.errors import CannotOpen, MillstreamError
+from millstream.queue.service import claims
 from millstream.server.serving import Serving, running
 from millstream.server.socket import conversation
 from millstream.streaming import prefetching
@@ -194,3 +195,20 @@ def test_large_messages_are_claimed_in_small_refills(
         assert queue.info().done == 20
     assert flights[0] == 8
     assert max(flights[8:]) < 8
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_pop_of_large_messages_takes_a_part_and_leaves_the_others(
+    server: Serving, monkeypatch: pytest.MonkeyPatch, waits: bool
+) -> None:
+    monkeypatch.setattr(claims, "POP_BYTES_MAX", 1_000)
+    with millstream.open(server.url) as ms:
+        names = [f"log{number}" for number in range(6)]  # the messages of a log come as a block
+        queue = ms.queue("jobs", sources=names, start="earliest", max_attempts=1)
+        for name in names:
+            ms.log(name).append(b"x" * 400)
+        popped = [queue.pop(6, wait=IDLE_S if waits else None) for _ in range(4)]
+        info = queue.info()
+    assert [len(messages) for messages in popped] == [2, 2, 2, 0]
+    assert sorted(message.log for messages in popped for message in messages) == names
+    assert (info.in_flight, info.done, info.failed) == (0, 6, 0)

@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from millstream.errors import MillstreamError, WriteFailed
+from millstream.limits import MiB
 from millstream.log.model.names import check_integer
 from millstream.queue import commands as c
 from millstream.queue.model.grants import Grant, Granted, Routed
@@ -36,9 +37,10 @@ from millstream.queue.rules.claim_plan import (
     plan_claim,
 )
 from millstream.queue.rules.claims import Claiming, claim, claim_next
-from millstream.queue.rules.endings import finish
+from millstream.queue.rules.endings import finish, give_back
 from millstream.queue.rules.lookup import find_queue
 from millstream.queue.rules.sources import Facts, facts_of, has_patterns
+from millstream.queue.runs import lots_claimed
 from millstream.queue.service.backlog import advanced, behind, need_facts, route_to_end
 from millstream.queue.service.payloads import (
     fail_damaged,
@@ -49,6 +51,10 @@ from millstream.queue.service.payloads import (
 from millstream.queue.service.router import route, route_inside
 from millstream.store.commit.transaction import WriteTransaction
 from millstream.store.store import Store
+
+POP_BYTES_MAX = 64 * MiB
+"""The most bytes of values that a pop takes, unless one block has more. Popped messages are gone, so
+that a server could not take them back if the answer were too large for a connection."""
 
 FEW_RECORDS = 128
 """The most new records that an event loop routes for a claim by itself."""
@@ -121,6 +127,9 @@ def _claim_in_rounds(store: Store, query: c.ClaimMessages, claimed: _Claimed) ->
         memory.routed_ahead[query.queue] = granted.fresh
         claimed.lots = claimed.lots + lots if claimed.lots else lots
         acked, results = [], []
+        if query.pop and lots and _count(lots) < granted.count:  # a pop has taken `POP_BYTES_MAX`
+            claimed.remaining = granted.remaining
+            return
         ended = ClaimRound(
             plan=plan,
             missing=missing - granted.count,
@@ -320,8 +329,23 @@ def pop_routed(tx: WriteTransaction, command: c.ClaimRouted) -> tuple[Granted, l
     The messages are read inside the commit, because done messages may be deleted at any time.
     """
     granted = claim(tx, command)
-    lots = _read_claimed(tx, command.queue, granted)
-    popped = [(lot.label.claim_id, len(lot.values), lot.label.attempt) for lot in lots]
-    if popped:
-        finish(tx, c.FinishClaims(command.queue, popped, "ack"))
+    lots, surplus = _first_lots(_read_claimed(tx, command.queue, granted))
+    if lots:
+        finish(tx, c.FinishClaims(command.queue, lots_claimed(lots), "ack"))
+    if surplus:
+        give_back(tx, c.ReturnClaims(command.queue, lots_claimed(surplus)))
     return granted, lots
+
+
+def _count(lots: list[Lot]) -> int:
+    return sum(len(lot.values) for lot in lots)
+
+
+def _first_lots(lots: list[Lot]) -> tuple[list[Lot], list[Lot]]:
+    """Return the lots that one pop takes, at least one, and the others."""
+    size = 0
+    for index, lot in enumerate(lots):
+        size += sum(map(len, filter(None, lot.values)))
+        if index and size > POP_BYTES_MAX:
+            return lots[:index], lots[index:]
+    return lots, []
