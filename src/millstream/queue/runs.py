@@ -56,6 +56,16 @@ def lots_claimed(lots: Iterable[Lot]) -> list[Run]:
     return [(lot.label.claim_id, len(lot.values), lot.label.attempt) for lot in lots]
 
 
+def lots_within(lots: list[Lot], bytes_max: int) -> tuple[list[Lot], list[Lot]]:
+    """Split lots by the size of their values: the first lots, one at least, and the other lots."""
+    size = 0
+    for index, lot in enumerate(lots):
+        size += sum(map(len, filter(None, lot.values)))
+        if index and size > bytes_max:
+            return lots[:index], lots[index:]
+    return lots, []
+
+
 def _joined(chosen: list[Message], queue: str | None) -> list[Run]:
     label, first, count = chosen[0].label, chosen[0].index, len(chosen)
     together = [message.index for message in chosen if message.label is label]

@@ -190,7 +190,7 @@ class Prefetching(Generic[T]):
         return not self._is_ended(message) and self._note_ack(message, result)
 
     def _held_as(self, message: T) -> T:
-        """Return the held message of which a message is a copy: another process handed it back."""
+        """Return the held message of which a message is a copy, such as a copy from a process pool."""
         if id(message) in self._held:
             return message
         name = self._name_of(message)

@@ -10,7 +10,7 @@ import pytest
 import millstream
 from millstream import aio
 from millstream.errors import CannotOpen, MillstreamError
-from millstream.queue.service import claims
+from millstream.queue.service import claims, payloads
 from millstream.server.serving import Serving, running
 from millstream.server.socket import conversation
 from millstream.streaming import prefetching
@@ -212,3 +212,19 @@ def test_a_pop_of_large_messages_takes_a_part_and_leaves_the_others(
     assert [len(messages) for messages in popped] == [2, 2, 2, 0]
     assert sorted(message.log for messages in popped for message in messages) == names
     assert (info.in_flight, info.done, info.failed) == (0, 6, 0)
+
+
+def test_a_pop_of_large_messages_that_lie_together_takes_a_part(
+    server: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "POP_BYTES_MAX", 1_000)
+    monkeypatch.setattr(payloads, "PORTION_BYTES", 500)
+    with millstream.open(server.url) as ms:
+        queue = ms.create_queue("jobs", max_attempts=1)
+        queue.put_many([b"%d" % number * 400 for number in range(5)])
+        popped = [queue.pop(5) for _ in range(4)]
+        info = queue.info()
+    assert [len(messages) for messages in popped] == [2, 2, 1, 0]
+    values = [message.value for messages in popped for message in messages]
+    assert sorted(filter(None, values)) == [b"%d" % number * 400 for number in range(5)]
+    assert (info.in_flight, info.done, info.failed) == (0, 5, 0)

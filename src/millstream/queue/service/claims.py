@@ -40,7 +40,7 @@ from millstream.queue.rules.claims import Claiming, claim, claim_next
 from millstream.queue.rules.endings import finish, give_back
 from millstream.queue.rules.lookup import find_queue
 from millstream.queue.rules.sources import Facts, facts_of, has_patterns
-from millstream.queue.runs import lots_claimed
+from millstream.queue.runs import lots_claimed, lots_within
 from millstream.queue.service.backlog import advanced, behind, need_facts, route_to_end
 from millstream.queue.service.payloads import (
     fail_damaged,
@@ -329,7 +329,7 @@ def pop_routed(tx: WriteTransaction, command: c.ClaimRouted) -> tuple[Granted, l
     The messages are read inside the commit, because done messages may be deleted at any time.
     """
     granted = claim(tx, command)
-    lots, surplus = _first_lots(_read_claimed(tx, command.queue, granted))
+    lots, surplus = lots_within(_read_claimed(tx, command.queue, granted), POP_BYTES_MAX)
     if lots:
         finish(tx, c.FinishClaims(command.queue, lots_claimed(lots), "ack"))
     if surplus:
@@ -339,13 +339,3 @@ def pop_routed(tx: WriteTransaction, command: c.ClaimRouted) -> tuple[Granted, l
 
 def _count(lots: list[Lot]) -> int:
     return sum(len(lot.values) for lot in lots)
-
-
-def _first_lots(lots: list[Lot]) -> tuple[list[Lot], list[Lot]]:
-    """Return the lots that one pop takes, at least one, and the others."""
-    size = 0
-    for index, lot in enumerate(lots):
-        size += sum(map(len, filter(None, lot.values)))
-        if index and size > POP_BYTES_MAX:
-            return lots[:index], lots[index:]
-    return lots, []

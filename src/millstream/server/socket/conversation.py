@@ -25,7 +25,7 @@ from millstream.errors import (
 )
 from millstream.limits import MiB
 from millstream.queue.commands import ClaimMessages
-from millstream.queue.model.message import Lot
+from millstream.queue.runs import lots_within
 from millstream.server import direct
 from millstream.server.auth.access import NODE, Principal
 from millstream.server.claim_counts import ClaimCounts
@@ -338,7 +338,7 @@ class Conversation:
         unsent: Unsent | None = None
         if type(command) is ClaimMessages:
             if isinstance(answer, list) and not command.pop:
-                answer, surplus = _part_for_answer(answer)
+                answer, surplus = lots_within(answer, CLAIM_BYTES_MAX)
                 if surplus:
                     self._core.return_claims(self.principal, command, surplus, self.claims)
             unsent = partial(self._core.return_claims, self.principal, command, answer, self.claims)
@@ -405,16 +405,6 @@ class Conversation:
                 await self._send({"type": "websocket.close", "code": code, "reason": cut})
         except TimeoutError:
             self.is_cut = True
-
-
-def _part_for_answer(lots: list[Lot]) -> tuple[list[Lot], list[Lot]]:
-    """Return the first messages of a claim, as many as an answer takes, and the others."""
-    size = 0
-    for index, lot in enumerate(lots):
-        size += sum(map(len, filter(None, lot.values)))
-        if index and size > CLAIM_BYTES_MAX:
-            return lots[:index], lots[index:]
-    return lots, []
 
 
 def _told(command: Command[Any], error: Exception) -> MillstreamError:

@@ -265,7 +265,7 @@ async def get_queue_attributes(
 
 
 async def set_queue_attributes(call: SqsCall, request: shapes.SetQueueAttributesRequest) -> None:
-    """Alter attributes of a queue; it obeys them from now on."""
+    """Alter attributes of a queue. The next request obeys the new attributes."""
     queue = await call.queue(request.queue_url)
     if not request.attributes:
         raise missing("Attribute.Name")
