@@ -36,6 +36,12 @@ class Span(Struct, array_like=True, frozen=True, gc=False):
         offset, message_id = self.offset + skip, self.message_id + skip
         return Span(slot, count, self.log_id, offset, message_id, self.at_ms)
 
+    def grown(self, count: int) -> Span:
+        """Return the span with `count` further messages at its end."""
+        return Span(
+            self.slot, self.count + count, self.log_id, self.offset, self.message_id, self.at_ms
+        )
+
 
 Stretch = tuple[int, int, int, int]
 """Neighbouring slots whose messages are neighbours in a log, with any ids: the first slot, the

@@ -4,7 +4,7 @@ A consumer that keeps up with its producers claims records that were appended si
 These records are in memory, and a queue without a filter takes all of them. So the claim places
 them inside its own commit, without routing first. Usually the claim takes the first of them, and
 placing and claiming become a single change (6 to 10 % less processor time per claim of a single
-message, 2026-11). Routing handles every harder case: folded records, blocks, patterns, gaps.
+message, 2026-11). Routing handles every harder case: folded records, patterns, gaps.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from millstream.log.model.head import Head, Name
 from millstream.queue.model.bucket_changes import Filled
 from millstream.queue.model.own_logs import inbox_of, later_of
 from millstream.queue.model.queue_changes import Arrived
-from millstream.queue.model.slots import Span
+from millstream.queue.model.slots import Slots, Span
 from millstream.queue.model.state import QueueState
 from millstream.store.commit.transaction import WriteTransaction
 
@@ -94,7 +94,7 @@ def _find(
     """Return records of a log for a single bucket; None if only routing can place the records."""
     first, space, bucket_id = queue.free_numbers()
     slot = first % CAPACITIES[queue.eras[-1][2]]
-    spans = _spans(tx, log_id, position, min(end, position + space), slot)
+    spans = _spans(tx, log_id, position, end, (slot, slot + space))
     if not spans:
         return None
     last = spans[-1]
@@ -110,23 +110,49 @@ def place_arrival(tx: WriteTransaction, key: bytes, queue: QueueState, arrival: 
     )
 
 
-def _spans(tx: WriteTransaction, log_id: int, start: int, stop: int, slot: int) -> list[Span]:
-    """Return records that were appended separately and are in memory, as the fewest spans."""
+def _spans(tx: WriteTransaction, log_id: int, position: int, end: int, room: Slots) -> list[Span]:
+    """Return records from a position on, as the fewest spans; empty if one is not in memory.
+
+    `room` are the free slots of the bucket. A block lies at the offset of its last record.
+    """
     overlay, spans = tx.overlay, list[Span]()
-    for offset in range(start, stop):
+    slot, last_slot = room
+    for offset in range(position, end):
         value = overlay.get(keys.entry(log_id, offset))
-        if value is None or block.is_block(value):
+        if value is None:
+            continue
+        found = _appended(value)
+        if found is None:
             break
-        try:
-            message_id, at_ms = entries.single_id(value), entries.single_metadata(value)[3]
-        except CorruptionError:
-            break  # routing reports the damage and skips the record
-        if spans:
-            last = spans[-1]
-            if message_id == last.message_id + last.count and at_ms == last.at_ms:
-                spans[-1] = Span(
-                    last.slot, last.count + 1, log_id, last.offset, last.message_id, at_ms
-                )
-                continue
-        spans.append(Span(slot + offset - start, 1, log_id, offset, message_id, at_ms))
+        count, first_id, at_ms = found
+        skip = position - (offset + 1 - count)
+        if skip < 0:  # the records between are not in memory
+            break
+        count = min(count - skip, last_slot - slot)
+        message_id = first_id + skip
+        last = spans[-1] if spans else None
+        if last and message_id == last.message_id + last.count and at_ms == last.at_ms:
+            spans[-1] = last.grown(count)
+        else:
+            spans.append(Span(slot, count, log_id, position, message_id, at_ms))
+        position, slot = position + count, slot + count
+        if slot == last_slot:
+            break
     return spans
+
+
+def _appended(value: bytes) -> tuple[int, int, int] | None:
+    """Return the count, the first message id and the time of records that were appended together.
+
+    None for an entry that only routing can place: a damaged one, or several appends that the fold
+    has joined.
+    """
+    try:
+        if not block.is_block(value):
+            return 1, entries.single_id(value), entries.single_metadata(value)[3]
+        header = block.decode_header(value, kind=block.METADATA)
+    except CorruptionError:
+        return None  # routing reports the damage and skips the records
+    if header.columns & (block.APPENDED | block.IDS):
+        return None
+    return header.count, header.first_id, header.appended_ms
