@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from millstream.errors import InvalidInput
+from millstream.log.model.block import pack_headers
 from millstream.queue.commands import CancelMessage, Run
 from millstream.queue.model.message import Lot, Message
 from millstream.queue.model.note import Result
@@ -57,13 +60,40 @@ def lots_claimed(lots: Iterable[Lot]) -> list[Run]:
 
 
 def lots_within(lots: list[Lot], bytes_max: int) -> tuple[list[Lot], list[Lot]]:
-    """Split lots by the size of their values: the first lots, one at least, and the other lots."""
+    """Split lots by the size of their values: the first messages, one at least, and the others."""
     size = 0
-    for index, lot in enumerate(lots):
-        size += sum(map(len, filter(None, lot.values)))
-        if index and size > bytes_max:
-            return lots[:index], lots[index:]
+    for number, lot in enumerate(lots):
+        lot_size = sum(map(len, filter(None, lot.values)))
+        if size + lot_size > bytes_max:
+            for index, value in enumerate(lot.values):
+                size += len(value or b"")
+                if size > bytes_max and (number or index):
+                    taken, left = _split(lot, index)
+                    return [*lots[:number], *taken], [*left, *lots[number + 1 :]]
+        else:
+            size += lot_size
     return lots, []
+
+
+def _split(lot: Lot, count: int) -> tuple[list[Lot], list[Lot]]:
+    """Return the first messages of a lot as a lot, and the others; no lot for no message."""
+    if not count:
+        return [], [lot]
+    return [_part(lot, 0, count)], [_part(lot, count, len(lot.values))]
+
+
+def _part(lot: Lot, start: int, stop: int) -> Lot:
+    label = lot.label
+    offsets, timestamps, keys = label.offsets, label.timestamps, label.keys
+    part = replace(
+        label,
+        claim_id=label.claim_id + start,
+        offsets=offsets + start if isinstance(offsets, int) else offsets[start:stop],
+        timestamps=timestamps if isinstance(timestamps, int) else timestamps[start:stop],
+        keys=None if keys is None else keys[start:stop],
+        packed_headers=pack_headers(label.headers[start:stop]),
+    )
+    return Lot(part, lot.values[start:stop])
 
 
 def _joined(chosen: list[Message], queue: str | None) -> list[Run]:

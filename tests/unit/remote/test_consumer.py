@@ -10,7 +10,7 @@ import pytest
 import millstream
 from millstream import aio
 from millstream.errors import CannotOpen, MillstreamError
-from millstream.queue.service import claims, payloads
+from millstream.queue.service import claims
 from millstream.server.serving import Serving, running
 from millstream.server.socket import conversation
 from millstream.streaming import prefetching
@@ -165,7 +165,7 @@ def test_a_claim_of_large_messages_gets_as_many_as_an_answer_takes(
 ) -> None:
     monkeypatch.setattr(conversation, "CLAIM_BYTES_MAX", 1_000)
     with millstream.open(server.url) as ms:
-        names = [f"log{number}" for number in range(6)]  # the messages of a log come as a block
+        names = [f"log{number}" for number in range(6)]
         queue = ms.queue("jobs", sources=names, start="earliest", max_attempts=1)
         for name in names:
             ms.log(name).append(b"x" * 400)
@@ -178,6 +178,27 @@ def test_a_claim_of_large_messages_gets_as_many_as_an_answer_takes(
         info = queue.info()
     assert sorted(message.log for message in claimed) == names
     assert (info.in_flight, info.done, info.failed) == (4, 2, 0)
+
+
+@pytest.mark.parametrize("how", ["one by one", "as a block"])
+def test_a_claim_of_large_messages_that_lie_together_gets_a_part(
+    server: Serving, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(conversation, "CLAIM_BYTES_MAX", 1_000)
+    values = [b"%d" % number * 400 for number in range(5)]
+    with millstream.open(server.url) as ms:
+        queue = ms.create_queue("jobs", max_attempts=1)
+        if how == "as a block":
+            queue.put_many(values)
+        else:
+            for value in values:
+                queue.put(value)
+        claimed = [queue.claim(5, wait=IDLE_S) for _ in range(3)]
+        queue.ack([message for messages in claimed for message in messages])
+        info = queue.info()
+    assert [len(messages) for messages in claimed] == [2, 2, 1]
+    assert [message.value for messages in claimed for message in messages] == values
+    assert (info.in_flight, info.done, info.failed) == (0, 5, 0)
 
 
 def test_large_messages_are_claimed_in_small_refills(
@@ -203,7 +224,7 @@ def test_a_pop_of_large_messages_takes_a_part_and_leaves_the_others(
 ) -> None:
     monkeypatch.setattr(claims, "POP_BYTES_MAX", 1_000)
     with millstream.open(server.url) as ms:
-        names = [f"log{number}" for number in range(6)]  # the messages of a log come as a block
+        names = [f"log{number}" for number in range(6)]
         queue = ms.queue("jobs", sources=names, start="earliest", max_attempts=1)
         for name in names:
             ms.log(name).append(b"x" * 400)
@@ -218,7 +239,6 @@ def test_a_pop_of_large_messages_that_lie_together_takes_a_part(
     server: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claims, "POP_BYTES_MAX", 1_000)
-    monkeypatch.setattr(payloads, "PORTION_BYTES", 500)
     with millstream.open(server.url) as ms:
         queue = ms.create_queue("jobs", max_attempts=1)
         queue.put_many([b"%d" % number * 400 for number in range(5)])

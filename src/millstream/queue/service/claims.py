@@ -53,7 +53,7 @@ from millstream.store.commit.transaction import WriteTransaction
 from millstream.store.store import Store
 
 POP_BYTES_MAX = 64 * MiB
-"""The most bytes of values that a pop takes, unless one block has more. Popped messages are gone, so
+"""The most bytes of values that a pop takes, unless one message has more. Popped messages are gone, so
 that a server could not take them back if the answer were too large for a connection."""
 
 FEW_RECORDS = 128

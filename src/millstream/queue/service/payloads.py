@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from millstream.errors import CorruptionError, MillstreamError
 from millstream.format import keys
-from millstream.limits import MiB
 from millstream.log.model.block import pack_headers
 from millstream.log.model.head import Bounds, Head
 from millstream.log.reading.reader import fetch_blocks
@@ -36,9 +35,6 @@ from millstream.queue.rules.endings import finish
 from millstream.record import Record
 from millstream.store.commit.transaction import WriteTransaction
 from millstream.store.store import Store
-
-PORTION_BYTES = 16 * MiB
-"""The most bytes of values in a lot that is read inside a commit, unless one value has more."""
 
 DAMAGED = "damaged: "
 """The prefix of the reason of an unreadable message."""
@@ -339,25 +335,12 @@ def read_inside(
             lots.append(_lot(queue, name, grant, row, tx.state.time.epoch_ms()))
             continue
         for records, damage in salvage(tx.view, log_id, name, start=start, stop=stop):
+            section = _part(grant, records[0].offset, records[-1].offset + 1)
             if damage is None:
-                for portion in _portions(records):
-                    section = _part(grant, portion[0].offset, portion[-1].offset + 1)
-                    lots.append(_lot_of(queue, section, portion, tx.state.time.epoch_ms()))
+                lots.append(_lot_of(queue, section, records, tx.state.time.epoch_ms()))
             else:
-                section = _part(grant, records[0].offset, records[-1].offset + 1)
                 damaged.append(Damaged(section, damage_reason(damage)))
     return lots, damaged
-
-
-def _portions(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
-    """Split records by the size of their values: a pop takes only some of many large messages."""
-    start = size = 0
-    for index, record in enumerate(records):
-        size += len(record.value or b"")
-        if index > start and size > PORTION_BYTES:
-            yield records[start:index]
-            start, size = index, len(record.value or b"")
-    yield records[start:]
 
 
 def _held(tx: WriteTransaction, grant: Grant) -> Columns | None:

@@ -56,7 +56,7 @@ REASON_BYTES_MAX = 123
 """Of a close frame's reason, by RFC 6455."""
 
 CLAIM_BYTES_MAX = 16 * MiB
-"""Values in the answer to a claim; further messages go back. An answer has one block at least."""
+"""Values in the answer to a claim; further messages go back. An answer has one message at least."""
 
 NODE_REQUESTS_MAX = 16_384
 NODE_READS_MAX = 64
