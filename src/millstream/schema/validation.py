@@ -72,7 +72,7 @@ class Validator:
         present = [value for value in values if value is not None]
         try:
             deque(map(self._decode, present), maxlen=0)
-            b"".join(present).decode()  # the decoder passes over text that it does not keep
+            _check_text(present)
         except (msgspec.DecodeError, UnicodeError, RecursionError, ValueError, OverflowError):
             return self._first_fault(values)
         return None
@@ -88,7 +88,7 @@ class Validator:
         present = [value for value in values if value is not None]
         try:
             rows = list(map(self._decode, present))
-            b"".join(present).decode()
+            _check_text(present)
         except (msgspec.DecodeError, UnicodeError, RecursionError, ValueError, OverflowError):
             return None
         columns = [list(map(attrgetter(f"f{at}"), rows)) for at in fields]
@@ -132,6 +132,16 @@ class Validator:
         if place is None:  # the decoder is stricter than the walk: trust the decoder
             return Fault(index, "$", "a value of the schema", message)
         return Fault(index, *place)
+
+
+def _check_text(values: Sequence[bytes]) -> None:
+    """Raise `UnicodeError` unless values are UTF-8: the decoder passes over text that it does not keep.
+
+    To look for other bytes than ASCII first takes a quarter of the time (2026-11).
+    """
+    text = b"".join(values)
+    if not text.isascii():
+        text.decode()
 
 
 def validator_of(schema: StructType) -> Validator:
