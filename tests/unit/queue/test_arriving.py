@@ -15,6 +15,7 @@ from millstream.format import keys
 from millstream.format.packing import Single
 from millstream.log.commands import Append
 from millstream.queue.commands import ClaimRouted, PutMessages
+from millstream.queue.model.message import Message
 from millstream.queue.rules.arrivals import ARRIVALS_MAX
 from millstream.queue.service import claims
 from millstream.queue.service.router import route
@@ -183,8 +184,7 @@ def test_whatever_is_not_in_memory_is_routed(ms: Millstream, looks: list[str], w
         {"group_by": "n"},
         {"priority_by": "n"},
         {"delay": 0.001},
-        {"max_in_flight": 5},
-        {"rate": 100.0},
+        {"changes": "changes"},
     ],
 )
 def test_a_queue_that_chooses_is_routed(
@@ -197,6 +197,54 @@ def test_a_queue_that_chooses_is_routed(
         clock.advance(0.01)
         assert values(queue.claim(1)) == [b"%d" % number]
         assert looks
+
+
+@pytest.mark.parametrize("settings", [{"max_in_flight": 2}, {"rate": 1_000.0}])
+def test_a_queue_with_a_cap_places_what_has_come(
+    ms: Millstream, clock: SimulatedClock, looks: list[str], settings: dict[str, Any]
+) -> None:
+    queue = ms.queue("jobs", sources="events", **settings)
+    held = queue.claim(1)
+    for number in range(1, 9):
+        ms.log("events").append(b"%d" % number)
+        clock.advance(0.01)
+        held = queue.claim(5, ack=held)
+        assert values(held) == [b"%d" % number]
+    assert looks == ["jobs"]
+    assert counts(queue) == {"done": 7, "in_flight": 1}
+
+
+def test_a_cap_holds_for_what_a_claim_places(ms: Millstream, looks: list[str]) -> None:
+    queue = ms.create_queue("jobs", max_in_flight=3)
+    queue.put(b"first")
+    held = queue.claim(1)
+    looks.clear()
+    queue.put_many([b"%d" % number for number in range(7)])
+    assert values(held := held + queue.claim(10)) == [b"first", b"0", b"1"]
+    assert queue.claim(10) == []
+    assert values(queue.claim(10, ack=held)) == [b"2", b"3", b"4"]
+    assert looks == []
+    assert counts(queue) == {"available": 2, "in_flight": 3, "done": 3}
+
+
+def test_what_has_come_is_placed_while_a_message_waits_for_its_retry(
+    ms: Millstream, clock: SimulatedClock, looks: list[str]
+) -> None:
+    queue = ms.create_queue("jobs")
+    queue.put(b"bad")
+    (bad,) = queue.claim(1)
+    queue.nack(bad, delay=60)
+    looks.clear()
+    held: list[Message] = []
+    for number in range(5):
+        queue.put_many([b"%d" % number, b"x"])
+        held = queue.claim(10, ack=held)
+        assert values(held) == [b"%d" % number, b"x"]
+    queue.ack(held)
+    clock.advance(60)
+    queue.put(b"last")
+    assert values(queue.claim(10)) == [b"bad", b"last"]
+    assert looks == []
 
 
 def test_a_queue_that_begins_to_choose_is_routed_from_then_on(ms: Millstream) -> None:

@@ -121,6 +121,7 @@ def test_with_and_without_strides_everything_is_the_same(
 
     arrived: list[tuple[bool, Newcomers | None]] = []
     monkeypatch.setattr("millstream.queue.rules.stride.place_arrived", noted)
+    monkeypatch.setattr(claims, "place_arrived", noted)
     monkeypatch.setattr(claims, "stride", counted)
     monkeypatch.setattr(endings, "stride", counted)
     ms, queue, seen = work(seed)

@@ -232,9 +232,9 @@ class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True
     @cached_property
     def takes_all(self) -> bool:
         """Return whether every record of a few named logs is a message, claimed in number order."""
-        chooses = self.filter or self.dedup_by or self.router
+        chooses = self.filter or self.dedup_by or self.router or self.indexed or self.changes
         named = not any("*" in source or "?" in source for source in self.sources)
-        return self.is_plain and not chooses and named and len(self.sources) <= SOURCES_FEW
+        return not chooses and named and len(self.sources) <= SOURCES_FEW
 
     @property
     def indexed(self) -> bool:

@@ -1,4 +1,4 @@
-"""Arrivals: new records of a plain queue's logs, placed by the claim that takes them.
+"""Arrivals: new records of a queue's logs, placed by the claim that takes them.
 
 A consumer that keeps up with its producers claims records that were appended since its last claim.
 These records are in memory, and a queue without a filter takes all of them. So the claim places

@@ -13,12 +13,14 @@ from millstream.errors import CorruptionError, InvalidInput
 from millstream.limits import CONSUMER_BYTES_MAX
 from millstream.log.model.names import check_integer, check_text
 from millstream.queue import commands as c
+from millstream.format import keys
 from millstream.queue.model import rates
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.bucket_changes import Claimed
 from millstream.queue.model.grants import Grant, Granted, Routed
 from millstream.queue.model.slots import Slots
 from millstream.queue.model.state import QueueState
+from millstream.queue.rules.arrivals import place_arrived
 from millstream.queue.rules.endings import end_attempts, expire
 from millstream.queue.rules.grouped_lane import take_passing
 from millstream.queue.rules.index import QUIET
@@ -114,6 +116,7 @@ def claim(tx: WriteTransaction, command: c.ClaimRouted) -> Granted:
         _check(command)
     if command.results:
         check_results(tx, command.results, command.acked)
+    is_fully_placed = not command.routed and _place_arrived(tx, command)
     ledger = Ledger(tx, command.queue)
     if command.acked:
         acked = c.FinishClaims(command.queue, command.acked, "ack", results=command.results)
@@ -136,8 +139,18 @@ def claim(tx: WriteTransaction, command: c.ClaimRouted) -> Granted:
         _left(tx, queue),
         is_overtaken=is_overtaken,
         is_cut_short=chosen.is_cut_short,
-        is_fully_routed=is_fully_routed and not chosen.is_cut_short,
+        is_fully_routed=is_fully_placed or (is_fully_routed and not chosen.is_cut_short),
     )
+
+
+def _place_arrived(tx: WriteTransaction, command: c.ClaimRouted) -> bool:
+    """Place new records if the claim may need them; return whether no record is left to route."""
+    key = keys.queue(command.queue)
+    queue = tx.entity(key, QueueState)
+    if not queue.queue_id or queue.paused or queue.counts.fresh >= command.count:
+        return False
+    is_fully_routed, _ = place_arrived(tx, key, queue)
+    return is_fully_routed
 
 
 def _is_fully_routed(tx: WriteTransaction, queue: QueueState) -> bool:
