@@ -10,10 +10,10 @@ import heapq
 from collections.abc import Sequence
 
 from millstream.errors import CorruptionError, InvalidInput
+from millstream.format import keys
 from millstream.limits import CONSUMER_BYTES_MAX
 from millstream.log.model.names import check_integer, check_text
 from millstream.queue import commands as c
-from millstream.format import keys
 from millstream.queue.model import rates
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.bucket_changes import Claimed
