@@ -126,8 +126,12 @@ def test_a_block_is_placed_across_buckets(ms: Millstream, bucket_exponent: int) 
     for size in (ARRIVALS_MAX, 3, 90):
         expected = [b"%d" % number for number in range(size)]
         queue.put_many(expected)
-        held = queue.claim(256, ack=held)
+        queue.ack(held)
+        held = queue.claim(256)
         assert values(held) == expected
+    for message in held:
+        queue.ack(message)  # by its own number, and so by its own bucket
+    assert counts(queue) == {"done": 1 + ARRIVALS_MAX + 3 + 90}
 
 
 def test_a_block_with_a_damaged_header_is_left_to_routing(
@@ -149,16 +153,18 @@ def test_a_block_with_a_damaged_header_is_left_to_routing(
     assert looks == ["jobs"]
 
 
-@pytest.mark.parametrize("way", ["fold", "block", "truncate", "large"])
+@pytest.mark.parametrize("way", ["fold", "fold before a block", "block", "truncate", "large"])
 def test_whatever_is_not_in_memory_is_routed(ms: Millstream, looks: list[str], way: str) -> None:
     queue = ms.queue("jobs", sources="events")
     log = ms.log("events")
     assert queue.claim(1) == []
     log.append(b"1")
-    if way == "fold":
+    if way.startswith("fold"):
         log.append(b"2")
         ms.log("else").append(b"the newest delta stays")
         ms.fold()
+        if way == "fold before a block":
+            log.append_many([b"3", b"4"])
     elif way == "block":
         log.append_many([b"2", b"3"])
     elif way == "truncate":
