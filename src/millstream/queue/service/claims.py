@@ -12,6 +12,7 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
+from millstream.engine.protocol import pace_of
 from millstream.errors import MillstreamError, WriteFailed
 from millstream.limits import MiB
 from millstream.log.model.names import check_integer
@@ -230,6 +231,8 @@ def prepare_claim(store: Store, query: c.ClaimMessages) -> tuple[c.ClaimRouted, 
     routed: list[Routed] = []
     needs_routed = False
     if plan is ROUTE:
+        if pace_of(store.engine) and not store.is_fast:
+            return None  # the loop must not wait for requests of the engine
         facts = store.view(partial(facts_of, name=query.queue))
         if facts is None or facts.paused or has_patterns(facts.spec):
             return None
