@@ -12,7 +12,6 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
-from millstream.engine.protocol import pace_of
 from millstream.errors import MillstreamError, WriteFailed
 from millstream.limits import MiB
 from millstream.log.model.names import check_integer
@@ -175,17 +174,16 @@ def _route_for_claim(store: Store, queue: str, missing: int) -> tuple[list[Route
     """Route for a claim; also return whether enough fresh messages wait without this."""
     facts = need_facts(store, queue)
     memory = store.caches.of(ClaimMemory)
+    if facts.spec.indexed and not facts.sources and not has_patterns(facts.spec):
+        memory.placed.add(queue)
+    else:
+        memory.placed.discard(queue)
     if facts.spec.indexed:
         facts = route_to_end(store, facts)
     routed = route(store, facts, missing)
-    _note_keeping_up(memory, facts)
-    return routed, not routed and facts.fresh > 0 and facts.can_claim_lane
-
-
-def _note_keeping_up(memory: ClaimMemory, facts: Facts) -> None:
-    """Let the next claims place new records themselves, if few wait in a queue that allows it."""
     if facts.spec.takes_all and behind(facts) <= ARRIVALS_MAX:
-        memory.keeping_up.add(facts.name)
+        memory.keeping_up.add(queue)
+    return routed, not routed and facts.fresh > 0 and facts.can_claim_lane
 
 
 def _has_time(store: Store, deadlines_s: dict[NextStep, float], step: NextStep) -> bool:
@@ -211,11 +209,17 @@ class ClaimMemory(Struct):
     """By queue: the number of fresh messages that the last claim left."""
     keeping_up: set[str] = set()
     """Queues whose consumers keep up: their claims place new records without routing first."""
+    placed: set[str] = set()
+    """Queues with an index of which the last look found all records routed, as after puts that place
+    their messages. An event loop makes the next claim by itself, without a thread that looks again.
+    """
 
 
 def forget_keeping_up(store: Store, queue: str) -> None:
     """Route before the next claim, because the commit of a claim could not place all new records."""
-    store.caches.of(ClaimMemory).keeping_up.discard(queue)
+    memory = store.caches.of(ClaimMemory)
+    memory.keeping_up.discard(queue)
+    memory.placed.discard(queue)
 
 
 def prepare_claim(store: Store, query: c.ClaimMessages) -> tuple[c.ClaimRouted, bool] | None:
@@ -224,25 +228,21 @@ def prepare_claim(store: Store, query: c.ClaimMessages) -> tuple[c.ClaimRouted, 
     None if a thread must make the claim by `claim_now`. The commit may grant fewer messages than
     requested, because other claims were faster: then `claim_now` looks for missing messages.
     """
+    # Routing by the loop blocks its callbacks, so it is limited to a few new records of a fast store
+    # while no commit is in flight. Waking a thread costs more than routing these.
     if query.pop:
         return None
     memory = store.caches.of(ClaimMemory)
     plan = _plan(memory, query, query.count, 0)
     routed: list[Routed] = []
-    needs_routed = False
-    if plan is ROUTE:
-        if pace_of(store.engine) and not store.is_fast:
-            return None  # the loop must not wait for requests of the engine
-        facts = store.view(partial(facts_of, name=query.queue))
-        if facts is None or facts.paused or has_patterns(facts.spec):
+    needs_routed = plan is ROUTE and query.queue in memory.placed
+    if needs_routed:
+        plan = PLACED_ONLY
+    elif plan is ROUTE and store.is_fast and not store.is_committing:
+        queue = store.view(partial(facts_of, name=query.queue))
+        if queue is None or not (queue.can_claim_lane and _has_few_records(queue)):
             return None
-        _note_keeping_up(memory, facts)
-        if not facts.sources:
-            plan, needs_routed = PLACED_ONLY, True
-        elif _may_route_here(store, facts):
-            routed = route(store, facts, query.count)
-        else:
-            return None
+        routed = route(store, queue, query.count)
     elif plan is not ROUTED_AHEAD and plan is not ARRIVALS:
         return None
     command = c.ClaimRouted(
@@ -257,16 +257,6 @@ def prepare_claim(store: Store, query: c.ClaimMessages) -> tuple[c.ClaimRouted, 
         needs_routed=needs_routed,
     )
     return command, plan is ROUTE
-
-
-def _may_route_here(store: Store, facts: Facts) -> bool:
-    """Return whether an event loop routes for a claim: routing blocks its callbacks.
-
-    So it routes a few new records of a fast store while no commit is in flight. To wake a thread costs
-    more than to route these.
-    """
-    is_little = len(facts.sources) == 1 and behind(facts) <= FEW_RECORDS
-    return is_little and store.is_fast and not store.is_committing
 
 
 def claim_in_commit(
