@@ -28,6 +28,8 @@ from tests.unit.server.guarded import guarded, in_loop
 TOKEN = Principal("somebody", (parse_permission("*:admin"),), token="t1")
 OTHER = Principal("another", (parse_permission("*:admin"),), token="t2")
 MANY = 60
+LOOKED = "n = 1"
+"""A filter: claims of such a queue look at its logs by a thread, which takes a turn of the token."""
 
 
 def claim(wait_ms: int | None = 30_000) -> ClaimMessages:
@@ -50,7 +52,7 @@ def _anybody(principal: Principal) -> Principal:
 def test_a_look_of_a_claim_that_waits_is_a_query_of_its_token() -> None:
     async def test() -> None:
         async with guarded(Settings()) as at:
-            queue = at.ms.queue("q", lease=60)
+            queue = at.ms.queue("q", lease=60, filter=LOOKED)
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(at.core.tokens, "confirm_at_once", _anybody)
                 waiting = asyncio.create_task(at.core.execute(TOKEN, claim()))
@@ -86,7 +88,7 @@ class NotedTurns(Turns):
 def test_a_token_without_a_free_turn_holds_a_line_up_for_one_query_at_most() -> None:
     async def test() -> None:
         async with guarded(Settings()) as at:
-            queue = at.ms.queue("q", lease=60)
+            queue = at.ms.queue("q", lease=60, filter=LOOKED)
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(at.core.tokens, "confirm_at_once", _anybody)
                 of_token = {TOKEN: NotedTurns(TURNS), OTHER: NotedTurns(TURNS)}
