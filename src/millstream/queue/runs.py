@@ -83,6 +83,7 @@ def _split(lot: Lot, count: int) -> tuple[list[Lot], list[Lot]]:
 
 
 def _part(lot: Lot, start: int, stop: int) -> Lot:
+    """Return some neighbouring messages of a lot as a lot."""
     label = lot.label
     offsets, timestamps, keys = label.offsets, label.timestamps, label.keys
     part = replace(

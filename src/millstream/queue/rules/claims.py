@@ -62,7 +62,8 @@ class Claiming:
     __slots__ = ("command", "joins")
 
     order = 1
-    """Behind the appends of its group, whose records it may get (`store/commit/group.py`)."""
+    """Claims run after the appends of their group, and may get the records of these appends
+    (`store/commit/group.py`)."""
 
     def __init__(self, command: c.ClaimRouted) -> None:
         self.command = command
